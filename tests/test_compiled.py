@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.mypyc_traps import closed_classes, compiled_modules, traps_in_compiled, traps_in_users
+from tests.support.mypyc_traps import (
+    bound_names,
+    closed_classes,
+    compiled_modules,
+    patches_in_vain,
+    traps_in_compiled,
+    traps_in_users,
+)
 from tests.support.servers import ROOT
 
 COMPILED = compiled_modules()
@@ -32,6 +41,25 @@ def test_a_compiled_module_means_what_python_means(name: str) -> None:
 def test_no_interpreted_class_inherits_from_a_compiled_one_and_no_instance_is_copied() -> None:
     wrong = [f"{path.relative_to(ROOT)}:{trap}" for path in USERS for trap in traps_in_users(path.read_text(), CLOSED)]
     assert [one for one in wrong if one.partition(":")[0] not in COPIES_ITS_OWN] == []
+
+
+def test_no_test_replaces_what_compiled_modules_contain() -> None:
+    paths = [path for folder in ("server", "store", "tools") for path in (ROOT / folder).rglob("*.py")]
+    sources = {_module(path): path.read_text() for path in paths}
+    bound = bound_names(sources, COMPILED)
+    assert len(bound) > 500
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    wrong = [
+        f"{path.relative_to(ROOT)}:{trap}"
+        for path in sorted(tests)
+        for trap in patches_in_vain(path.read_text(), bound, CLOSED)
+    ]
+    assert wrong == []
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("riverbed", *parts)).removesuffix(".__init__")
 
 
 @pytest.mark.parametrize(
@@ -71,6 +99,39 @@ def test_a_planted_trap_is_found_in_a_compiled_module(source: str, found: list[s
 )
 def test_a_planted_trap_is_found_in_a_user(source: str, found: list[str]) -> None:
     assert list(traps_in_users(source, {"riverbed.store.ids": {"Own"}})) == found
+
+
+SOURCES = {
+    "riverbed.store.ids": """
+from riverbed.store.open import FEW, many, look
+MOST: Final = 5
+some = 3
+class Own: ...
+def make(): ...
+""",
+    "riverbed.store.open": "FEW: Final[int] = 2\nmany = 9\ndef look(): ...",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ('patch.object(ids, "MOST", 1)', "riverbed.store.ids.MOST"),
+        ('monkeypatch.setattr(ids, "make", None)', "riverbed.store.ids.make"),
+        ('monkeypatch.setattr("riverbed.store.ids.FEW", 1)', "riverbed.store.ids.FEW"),
+        ('patch("riverbed.store.ids.MOST", 1)', "riverbed.store.ids.MOST"),
+        ('patch.object(ids.Own, "run")', "riverbed.store.ids.Own.run"),
+        ('patch("riverbed.store.ids.Own.run")', "riverbed.store.ids.Own.run"),
+        *((f'patch.object(ids, "{name}")', None) for name in ("some", "many", "look")),
+        *((f'patch("riverbed.store.open.{name}")', None) for name in ("FEW", "many", "look")),
+    ],
+)
+def test_a_planted_patch_in_vain_is_found(source: str, name: str | None) -> None:
+    bound = bound_names(SOURCES, {"riverbed.store.ids"})
+    assert bound == {f"riverbed.store.ids.{one}" for one in ("FEW", "MOST", "Own", "make")}
+    text = "from riverbed.store import ids\n" + source
+    found = list(patches_in_vain(text, bound, {"riverbed.store.ids": {"Own"}}))
+    assert found == ([] if name is None else [f"2: {name} is replaced in vain"])
 
 
 def test_classes_that_stay_open_are_told_from_closed_ones() -> None:

@@ -53,7 +53,7 @@ class Wish(enum.Enum):
 Work: TypeAlias = Generator[Any, Any, "Reply"]
 
 # IDs to a slice, and so to one command of the log: 5 to 15 us each.
-SLICE_IDS: Final = 200
+SLICE_IDS = 200
 _SLICE_WORDS: Final = 2000
 _NO_PROGRESS: Final = "its first steps"
 _PIECE_BYTES: Final = 1 << 17

@@ -71,8 +71,8 @@ class Executor:
         self._time = context.clock.time
         self._next_client_id = 1
         self._tick_due = False
-        self._queue = RequestQueue(self._finish, context.clock.time)
-        self._arrivals = self._queue.arrivals
+        self.queue = RequestQueue(self._finish, context.clock.time)
+        self._arrivals = self.queue.arrivals
         self._make_parts()
         self._signals = self.blocking.signals
         engine.on_sync = self.stats.fsync.record
@@ -117,7 +117,7 @@ class Executor:
             blocking=self.blocking,
             kill=self.control.kill,
         )
-        self.fast_path = FastPath(core, self, gate, self._queue, calls, delivery, slow_path, self.blocking, no_session)
+        self.fast_path = FastPath(core, self, gate, self.queue, calls, delivery, slow_path, self.blocking, no_session)
         self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push
         delivery.on_block = self._block
@@ -258,7 +258,7 @@ class Executor:
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
         self.ran.append(session)
-        self._queue.resume(session)
+        self.queue.resume(session)
         if session.account.owed:
             session.settle()
         self.want_tick()
@@ -299,7 +299,7 @@ class Executor:
             self.sliced_commands.drop(session)
             self.control.forget(session)
             session.peer.abort()
-        self._queue.clear()
+        self.queue.clear()
         self.ran.clear()
 
     def let_go(self) -> None:
@@ -309,7 +309,7 @@ class Executor:
         """
         begun = self._time()
         self.sliced_commands.finish_writes()
-        self._queue.clear()
+        self.queue.clear()
         sessions = list(self.context.sessions.values())
         for session in sessions:
             session.begin_closing()
@@ -325,11 +325,11 @@ class Executor:
         begun = self._time()
         self._tick_due = False
         if self.sliced_commands:
-            self.sliced_commands.take_turn(has_requests=bool(self._queue))
+            self.sliced_commands.take_turn(has_requests=bool(self.queue))
         if self._signals:
             self.blocking.serve()  # keys that slices changed, and keys that expired between requests
         self.fast_path.run(begun)
-        if self._queue:
+        if self.queue:
             self.want_tick()  # the other requests wait until these have their replies
         self._end_tick(begun)
 

@@ -82,6 +82,8 @@ class FastPath:
         self._request = Request(no_session, context.txn, context)  # reused for every client
         plain = fast_commands(context.stats)
         self._tables = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
+        self.most_requests = MAX_REQUESTS_A_TICK  # in a tick
+        self.longest_run = _LONGEST_RUN
         self.commands = plain  # the commands that may take the fast path just now
         gate.on_change = self._choose_commands
 
@@ -99,7 +101,7 @@ class FastPath:
         # slices have used a part of the tick; a little is left for requests in any case
         end = max(tick_begun + MAX_SECONDS_A_TICK, begun + MIN_SECONDS_A_TICK)
         waking_end = begun + MAX_SECONDS_OF_WAKING
-        room = MAX_REQUESTS_A_TICK
+        room = self.most_requests
         while room > 0 and (turns := queue.take(end)) is not None:
             room -= self._run_turns(turns, room, end, waking_end)
             if self._time() >= end:
@@ -122,6 +124,7 @@ class FastPath:
         most_output = self._clients.most_output
         record = self._calls.timing.record
         run_slowly = self._slow_path.run
+        longest_run = self.longest_run
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
         run_of: FastCommand | None = None
         run_count = 0
@@ -160,7 +163,7 @@ class FastPath:
                     request.session = session
                     request.db = session.db
                     continue
-                if entry is run_of and entry.is_fast and run_count < _LONGEST_RUN:
+                if entry is run_of and entry.is_fast and run_count < longest_run:
                     run_count += 1
                 else:
                     if run_of is not None:

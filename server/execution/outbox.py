@@ -31,6 +31,8 @@ class Outbox:
     """The replies of one server that have been committed."""
 
     def __init__(self, core: Core, turns: Turns) -> None:
+        self.turn_s = TURN_S
+        self.few = _FEW
         self._stats = core.stats
         self._monotonic = core.clock.monotonic
         self._turns = turns
@@ -42,12 +44,12 @@ class Outbox:
         """Send the replies of these sessions, and attend to the sessions that need more than that."""
         late = self._late
         clock = time.perf_counter
-        end = clock() + TURN_S
+        end = clock() + self.turn_s
         is_over = False
         needy: list[Session] = []
         total = 0
         for count, session in enumerate(ran):
-            if count >= _FEW and not is_over:
+            if count >= self.few and not is_over:
                 is_over = clock() >= end
             out = session.out
             if out:
@@ -118,7 +120,7 @@ class Outbox:
 
     def _drain(self) -> None:
         self._drain_due = False
-        end = time.perf_counter() + TURN_S
+        end = time.perf_counter() + self.turn_s
         while self._late:
             self._send_one()
             if time.perf_counter() >= end:

@@ -55,6 +55,7 @@ class RequestQueue:
         `finish` is called for a client without further requests: its next bytes are not a request, or it has ended.
         """
         self.arrivals: list[Session] = []
+        self.most_first = MAX_FIRST
         self._finish = finish
         self._clock = clock
         self._line: deque[Session] = deque()
@@ -87,7 +88,7 @@ class RequestQueue:
     def _line_up(self, arrivals: list[Session]) -> None:
         """Put clients with a few short requests before the left-over clients, and the others behind them."""
         first: list[Session] = []
-        room = MAX_FIRST
+        room = self.most_first
         for session in arrivals:
             count = _count_few(session.input)
             if 0 < count <= room:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 # A longer reply is sent piece by piece.
-LONG_BYTES: Final = 1 << 20
+LONG_BYTES = 1 << 20
 # How much of a long reply a client has to take in a time: the reply keeps pages of the tables from being used again.
 PROGRESS_BYTES: Final = 4 << 20
 

@@ -8,7 +8,7 @@ table together, which takes LMDB a third of the time.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from riverbed.store.streams.runs import lend, put_rows, take_back
 from riverbed.store.wire import append, load
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from riverbed.store.wire import Run, Tail
 
 # More lent streams, or bytes of rows that are in no table, make the next checkpoint longer than some 12 ms.
-_MOST_STREAMS: Final = 1024
-_MOST_BYTES: Final = 1 << 20  # they fit into the processor's cache
+_MOST_STREAMS = 1024
+_MOST_BYTES = 1 << 20  # they fit into the processor's cache
 # Streams that are taken back at once, or whose rows are put into the table at once: less than a millisecond.
-_BATCH: Final = 16
+_BATCH = 16
 
 
 class LentStreams:

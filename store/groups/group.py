@@ -32,8 +32,8 @@ ANY_TIME: Final = (1 << 63) - 1  # later than any delivery
 # where this one stopped.
 _MAX_EXAMINED: Final = 10_000
 # The cost of a slice of XPENDING, in entries shown, each 0.15 us; a run that is skipped costs as much as two.
-_SHOW_COST: Final = 4000
-_SHOW_ROWS: Final = 128
+_SHOW_COST = 4000
+_SHOW_ROWS = 128
 # At most about this many entries, to within a run, are moved to the dead-letter stream at once: 11 us each.
 MAX_OVER_LIMIT: Final = 500
 MAX_OVER_LIMIT_BYTES: Final = 1 << 20

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Two runs of this length fit into a page of LMDB; a longer row would get pages of its own.
 MAX_IN_RUN: Final = 100
 # The most IDs in memory for all groups together: 250 bytes each if they were delivered one by one.
-MAX_YOUNG: Final = 16_384
+MAX_YOUNG = 16_384
 
 # (owner, delivery time, delivery count); without an owner (UNOWNED, release number, delivery count).
 Delivery = tuple[int, int, int]

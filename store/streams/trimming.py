@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
 
 # Trims that remove at most this many rows delete them at once; larger trims leave them to the purge.
-INLINE_DELETES: Final = 256
-_NODE_CHUNK: Final = 1000
+INLINE_DELETES = 256
+_NODE_CHUNK = 1000
 # The first chunk: most trims remove a node or none.
 _FIRST_CHUNK: Final = 4
 

@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
+from typing import Any, cast
+from unittest.mock import MagicMock, patch
 
 import lmdb
 import pytest
@@ -34,7 +35,6 @@ from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
-from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.environment import Tables
 from tests.store.conftest import OpenStore
 from tests.support.in_process import HandClock
@@ -260,6 +260,20 @@ class Mishap(Exception):
     """What escapes a mutator."""
 
 
+class FailingReader:
+    """A cursor that fails once it has deleted a row."""
+
+    def __init__(self, cursor: lmdb.Cursor[bytes]) -> None:
+        self._cursor = cursor
+        self._has_deleted = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self._has_deleted:
+            raise Mishap
+        self._has_deleted = name == "delete"
+        return getattr(self._cursor, name)
+
+
 @pytest.mark.parametrize("checkpoint_first", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_command_that_fails_half_way_has_changed_nothing(store: Store, kept: bool, checkpoint_first: bool) -> None:
@@ -280,7 +294,9 @@ def test_a_command_that_fails_half_way_has_changed_nothing(store: Store, kept: b
     store.db.flush()
     store.txn.swap(store.db, store.txn.databases[1])
     store.add(b"other", "1-0", db=5)
-    with patch.object(Stream, "_refresh_edges", side_effect=Mishap), pytest.raises(Mishap):
+    store.add(b"other", "2-0", db=5)
+    store.txn.reader = cast("lmdb.Cursor[bytes]", FailingReader(store.txn.reader))
+    with pytest.raises(Mishap):
         store.stream(b"other", 5).delete_entries([sid("1-0")])
     store.engine.rollback(mark, store.clock.now_ms)
 
@@ -556,10 +572,16 @@ def test_a_checkpoint_that_finds_no_room_loses_nothing_and_is_made_with_a_larger
     assert store.engine.refusal is None
 
 
+def refuse_commit(store: Store, error: lmdb.Error) -> None:
+    """Have LMDB refuse the next commit of the tables."""
+    store.txn.lmdb = MagicMock(wraps=store.txn.lmdb, **{"commit.side_effect": error})
+
+
 def test_a_refused_checkpoint_refuses_writes_and_says_so(store: Store) -> None:
     store.fill(b"s", 3)
     store.commit()
-    with patch.object(store.txn, "commit", side_effect=lmdb.MapFullError("full")), pytest.raises(lmdb.MapFullError):
+    refuse_commit(store, lmdb.MapFullError("full"))
+    with pytest.raises(lmdb.MapFullError):
         store.engine.checkpoint()
     assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.MAP_FULL, False)
     assert ids_of(store) == ["1-0", "2-0", "3-0"]
@@ -639,7 +661,8 @@ def test_one_write_that_fails_and_is_cut_off_again_is_no_end_of_writing(faulty: 
 def test_the_refusal_after_a_checkpoint_names_what_failed(store: Store, error: lmdb.Error, refusal: Refusal) -> None:
     store.fill(b"s", 3)
     store.commit()
-    with patch.object(store.txn, "commit", side_effect=error), pytest.raises(type(error)):
+    refuse_commit(store, error)
+    with pytest.raises(type(error)):
         store.engine.checkpoint()
     assert store.engine.refusal is refusal
     store.engine.check_space()

@@ -7,6 +7,7 @@ changed class attributes, bases that are interpreted.  A build or an import says
     raise X from error                leaves `__cause__` None
     copy.copy(instance)               fails for instances of compiled classes
     class Own(Compiled)               fails in an interpreted module, also in a test
+    patch(Compiled.method, its Final)  changes nothing: calls and constants are bound when it is compiled
     # type: ignore                    types are checked when the program runs: a list that is something else fails
     if __name__ == "__main__"         no compiled module can be run by `python -m`
 """
@@ -17,7 +18,7 @@ import ast
 import io
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from tests.support.servers import ROOT
@@ -54,13 +55,7 @@ def traps_in_compiled(source: str) -> Iterator[str]:
 def traps_in_users(source: str, closed: dict[str, set[str]]) -> Iterator[str]:
     """What an interpreted module must not do with `closed`, the classes of compiled modules by the modules' names."""
     tree = ast.parse(source)
-    named: dict[str, str] = {}  # what an imported name leads to
-    for node in ast.walk(tree):
-        match node:
-            case ast.ImportFrom(module=str() as module):
-                named |= {one.asname or one.name: f"{module}.{one.name}" for one in node.names}
-            case ast.Import():
-                named |= {one.asname: one.name for one in node.names if one.asname}
+    named = _imported(tree)
     for node in ast.walk(tree):
         match node:
             case ast.ClassDef():
@@ -70,6 +65,54 @@ def traps_in_users(source: str, closed: dict[str, set[str]]) -> Iterator[str]:
                         yield f"{node.lineno}: {node.name} inherits from {name}, which is compiled"
             case ast.Call() if _path(node.func, named) in ("copy.copy", "copy.deepcopy", "copy.replace"):
                 yield f"{node.lineno}: {ast.unparse(node.func)}"
+
+
+def patches_in_vain(source: str, bound: set[str], closed: dict[str, set[str]]) -> Iterator[str]:
+    """What a test must not replace: a name in `bound` (`bound_names`), or a part of a closed class."""
+    classes = {f"{module}.{name}" for module, names in closed.items() for name in names}
+    tree = ast.parse(source)
+    named = _imported(tree)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="setattr" | "object"), args=[target, ast.Constant(str(name)), *_]):
+                owner = _path(target, named)
+                if owner in classes or f"{owner}.{name}" in bound:
+                    yield f"{node.lineno}: {owner}.{name} is replaced in vain"
+            case ast.Constant(value=str(name)) if name in bound or name.rpartition(".")[0] in classes:
+                yield f"{node.lineno}: {name} is replaced in vain"
+
+
+def bound_names(sources: dict[str, str], compiled: Container[str]) -> set[str]:
+    """The names, with their modules', whose values compiled modules contain: what is Final, and compiled definitions.
+
+    `sources` has all modules.  A name that a compiled module imports is in it for either of the two modules.
+    """
+    trees = {module: ast.parse(source) for module, source in sources.items()}
+    bound: set[str] = set()
+    for module, tree in trees.items():
+        for node in tree.body:
+            match node:
+                case ast.AnnAssign(target=ast.Name(id=name), annotation=kind) if _name(kind) == "Final":
+                    bound.add(f"{module}.{name}")
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if module in compiled:
+                    bound.add(f"{module}.{name}")
+    in_compiled = {name for name in bound if name.rpartition(".")[0] in compiled}
+    for module, tree in trees.items():
+        imported = {} if module not in compiled else _imported(tree)
+        in_compiled |= {f"{module}.{name}" for name, origin in imported.items() if origin in bound}
+    return in_compiled
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """What each imported name leads to."""
+    named: dict[str, str] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str() as module):
+                named |= {one.asname or one.name: f"{module}.{one.name}" for one in node.names}
+            case ast.Import():
+                named |= {one.asname: one.name for one in node.names if one.asname}
+    return named
 
 
 def closed_classes(source: str) -> set[str]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_USER: Final = b"default"
 # Words of HELLO in a slice; about a millisecond.
-_WORDS_A_SLICE: Final = 500
+_WORDS_A_SLICE = 500
 
 # The answer to a wrong password takes so long, times the number of wrong ones in a row.
 _DELAY_MS: Final = 100

@@ -46,10 +46,10 @@ _EXAMINED_A_CLAIM: Final = 10
 _DEFAULT_CLAIMS: Final = 100
 _MAX_CLAIMS: Final = 1 << 59
 # Entries that XAUTOCLAIM examines in a slice: 0.5 us each, and 5 us for one that it claims.
-_SLICE_EXAMINED: Final = 1000
+_SLICE_EXAMINED = 1000
 # IDs to a slice of XCLAIM: 4 us each when they were delivered together, 18 when every one cuts a run of its own.
-_SLICE_IDS: Final = 250
-_SLICE_CLAIMS: Final = 200
+_SLICE_IDS = 250
+_SLICE_CLAIMS = 200
 
 
 class _Claims:

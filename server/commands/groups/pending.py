@@ -36,9 +36,9 @@ BAD_RETRYCOUNT: Final = "ERR Invalid RETRYCOUNT value, must be >= 0"
 IDS_MISSING: Final = "ERR syntax error, expected IDS keyword"
 
 # XPENDING IDLE answers in ID order.  When more runs than this may be idle, it goes through the whole list.
-_FEW_IDLE: Final = 64
+_FEW_IDLE = 64
 # IDs to a slice of XACK: 1.2 us each when they were delivered together, 5 when one by one.
-_SLICE_ACKS: Final = 500
+_SLICE_ACKS = 500
 
 
 # -- XACK, XNACK -------------------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ SETID_BELOW_TOP: Final = "ERR The ID specified in XSETID is smaller than the tar
 ENTRIES_ADDED_BELOW_LENGTH: Final = "ERR The entries_added specified in XSETID is smaller than the target stream length"
 
 # Fields and values of one entry together; more than a request can carry under the default query-buffer limit.
-MAX_ENTRY_BYTES: Final = 1 << 30
+MAX_ENTRY_BYTES = 1 << 30
 
 _XADD: Final = b"xadd"
 

@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from riverbed.server.commands.session import Session
-from riverbed.server.commands.table import Command
-from riverbed.server.execution.calls import Calls
+from riverbed.server.commands import load_commands
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.table import COMMANDS
 from riverbed.server.protocol.replies import Reply
 from tests.support.ticks import Client, Ticks, in_loop
 
 CROWD = 200
 NOGROUP = b"-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option\r\n"
 
-
-TRIED: list[bytes] = []
+TRIED: list[bytes] = []  # the names of these commands
 
 
 @pytest.fixture(autouse=True)
 def _note_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Note every command that is run by other means than the fast path, as a blocked one is when it is tried again."""
-    real = Calls.call
-
-    def noting(calls: Calls, session: Session, command: Command, argv: list[bytes]) -> Reply:
-        TRIED.append(command.full_name)
-        return real(calls, session, command, argv)
-
+    """Note every run of a command that may wait, as when a client that is blocked is tried again."""
+    load_commands()
     TRIED.clear()
-    monkeypatch.setattr(Calls, "call", noting)
+    for name in (b"XREAD", b"XREADGROUP"):
+        monkeypatch.setattr(COMMANDS[name], "handler", _noting(name, COMMANDS[name].handler))
+
+
+def _noting(name: bytes, handler: Callable[[Request], Reply]) -> Callable[[Request], Reply]:
+    def run(request: Request) -> Reply:
+        TRIED.append(name)
+        return handler(request)
+
+    return run
 
 
 def tries() -> int:
     """How often a command that may wait has been run."""
-    return TRIED.count(b"xreadgroup") + TRIED.count(b"xread")
+    return len(TRIED)
 
 
 async def crowd(ticks: Ticks, count: int, command: str) -> list[Client]:

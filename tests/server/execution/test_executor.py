@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.server.commands import load_commands
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.limits.accounts import MAX_OUTPUT_A_TICK
-from riverbed.store.databases.database import Database
+from riverbed.server.protocol.replies import Reply
 from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
-from riverbed.store.ids import StreamID
-from riverbed.store.streams.stream import Stream
 from tests.conftest import StartRiverbed
 from tests.support.in_process import HandClock
 from tests.support.raw import Node, encode, parse
@@ -369,29 +370,34 @@ def test_long_keys_that_are_used_do_not_stay_in_memory(tmp_path: Path, command: 
 # -- a bug in a mutator ------------------------------------------------------------------------------------------------
 
 
-def break_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDEL fails after it has changed rows and counters."""
-    real = Stream.delete_entries
+class Broken:
+    """The handler of a command: while `is_on`, it fails after its work.  Make it before the executor."""
 
-    def broken(stream: Stream, entry_ids: list[StreamID]) -> None:
-        real(stream, entry_ids)
-        raise RuntimeError("half\r\nway")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+        load_commands()
+        self.is_on = True
+        self._handler = COMMANDS[name].handler
+        monkeypatch.setattr(COMMANDS[name], "handler", self)
 
-    monkeypatch.setattr(Stream, "delete_entries", broken)
+    def __call__(self, request: Request) -> Reply:
+        reply = self._handler(request)
+        if self.is_on:
+            raise RuntimeError("half\r\nway")
+        return reply
 
 
 @pytest.mark.parametrize("name", ["XDEL", "xDel"], ids=["fast path", "careful path"])
 def test_an_exception_undoes_just_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     async def body() -> None:
+        broken = Broken(monkeypatch, b"XDEL")
         ticks = Ticks(tmp_path)
         first, second = ticks.connect(), ticks.connect()
         await ticks.ask(first, "XADD s 1-1 f v", "XADD s 1-2 f v", "XGROUP CREATE s g 0")
         (before,) = await ticks.ask(first, "XINFO STREAM s FULL")
-        with monkeypatch.context() as patch:
-            break_deletes(patch)
-            first.send("XADD t 1-1 f v", f"{name} s 1-1", "XADD t 1-2 f v", "XINFO STREAM s FULL")
-            second.send("XADD t 1-3 f v")
-            await ticks.settle()
+        first.send("XADD t 1-1 f v", f"{name} s 1-1", "XADD t 1-2 f v", "XINFO STREAM s FULL")
+        second.send("XADD t 1-3 f v")
+        await ticks.settle()
+        broken.is_on = False
         error = b"-ERR internal error: xdel was undone (RuntimeError)\r\n"
         # what came before it in the tick stays, what comes after works
         assert first.replies() == [added("1-1"), error, added("1-2"), before]
@@ -412,16 +418,17 @@ def test_an_exception_undoes_just_its_command(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("name", ["XLEN", "xLen"], ids=["fast path", "careful path"])
 def test_an_exception_in_a_read_undoes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     async def body() -> None:
+        broken = Broken(monkeypatch, b"XLEN")
         ticks = Ticks(tmp_path)
         client = ticks.connect()
         await ticks.ask(client, "XADD s 1-1 f v")
         rollbacks = []
         with monkeypatch.context() as patch:
-            patch.setattr(Database, "stream", lambda *_: 1 / 0)
             patch.setattr(Engine, "rollback", lambda *_: rollbacks.append(1))
             (reply,) = await ticks.ask(client, f"{name} s")
-        assert reply == b"-ERR internal error: xlen failed (ZeroDivisionError)\r\n"
+        assert reply == b"-ERR internal error: xlen failed (RuntimeError)\r\n"
         assert not rollbacks
+        broken.is_on = False
         assert await ticks.ask(client, "XLEN s") == [b":1\r\n"]
         ticks.close()
 
@@ -433,14 +440,13 @@ def test_bugs_that_a_client_can_repeat_are_reported_once_a_minute(
 ) -> None:
     async def body() -> None:
         clock = HandClock()
+        Broken(monkeypatch, b"XLEN")
         ticks = Ticks(tmp_path, clock=clock)
         client = ticks.connect()
-        with monkeypatch.context() as patch:
-            patch.setattr(Database, "stream", lambda *_: 1 / 0)
-            await ticks.ask(client, *["XLEN s"] * 50)
-            assert caplog.text.count("Traceback") == caplog.text.count("a bug: xlen failed") == 1
-            clock.now_ms += 60_000
-            await ticks.ask(client, "XLEN s")
+        await ticks.ask(client, *["XLEN s"] * 50)
+        assert caplog.text.count("Traceback") == caplog.text.count("a bug: xlen failed") == 1
+        clock.now_ms += 60_000
+        await ticks.ask(client, "XLEN s")
         assert caplog.text.count("Traceback") == 2
         assert "a bug: xlen failed; 49 more errors since the last report" in caplog.text
         ticks.close()
@@ -452,13 +458,12 @@ def test_an_exception_inside_a_transaction_undoes_the_whole_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def body() -> None:
+        Broken(monkeypatch, b"XDEL")
         ticks = Ticks(tmp_path)
         client = ticks.connect()
         await ticks.ask(client, "XADD s 1-1 f v")
         (digest,) = await ticks.ask(client, "DEBUG DIGEST")
-        with monkeypatch.context() as patch:
-            break_deletes(patch)
-            replies = await ticks.ask(client, "MULTI", "XADD t 1-1 f v", "XDEL s 1-1", "XADD t 1-2 f v", "EXEC", "PING")
+        replies = await ticks.ask(client, "MULTI", "XADD t 1-1 f v", "XDEL s 1-1", "XADD t 1-2 f v", "EXEC", "PING")
         assert replies[-2:] == [b"-ERR internal error: exec was undone (RuntimeError)\r\n", b"+PONG\r\n"]
         assert await ticks.ask(client, "DEBUG DIGEST", "EXEC") == [digest, b"-ERR EXEC without MULTI\r\n"]
         assert ticks.batches() == [[b"XADD s 1-1 f v"]]
@@ -469,16 +474,13 @@ def test_an_exception_inside_a_transaction_undoes_the_whole_of_it(
 
 def test_a_bug_while_waiting_clients_are_served_is_their_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
+        broken = Broken(monkeypatch, b"XREAD")
+        broken.is_on = False
         ticks = Ticks(tmp_path)
         reader, writer = ticks.connect(), ticks.connect()
         await ticks.ask(reader, "XREAD BLOCK 0 STREAMS s $")
-        with monkeypatch.context() as patch:
-
-            def broken(*_: object, **__: object) -> None:
-                raise RuntimeError
-
-            patch.setattr(Stream, "entries_within", broken)
-            assert await ticks.ask(writer, "XADD s 1-1 f v") == [added("1-1")]
+        broken.is_on = True
+        assert await ticks.ask(writer, "XADD s 1-1 f v") == [added("1-1")]
         assert reader.replies() == [b"-ERR internal error: xread failed (RuntimeError)\r\n"]
         assert await ticks.ask(writer, "XLEN s") == [b":1\r\n"]
         assert ticks.batches() == [[b"XADD s 1-1 f v"]]

@@ -23,13 +23,13 @@ SOME = " ".join(NAMES[::2])
 SLICE = 7
 MAX_SLICES_A_PING = 3  # one a tick, of which a request sees two or three
 SIZES = (
-    "clients.client_control._WORDS_A_SLICE",
-    "clients.client_list._IDS_A_SLICE",
-    "clients.connection._WORDS_A_SLICE",
-    "admin.command._NAMES_A_SLICE",
-    "keys.keys._KEYS_A_SLICE",
-    "clients.pubsub._NAMES_A_SLICE",
-    "clients.transactions._KEYS_A_SLICE",
+    "riverbed.server.commands.clients.client_control._WORDS_A_SLICE",
+    "riverbed.server.commands.clients.client_list._IDS_A_SLICE",
+    "riverbed.server.commands.clients.connection._WORDS_A_SLICE",
+    "riverbed.server.commands.admin.command._NAMES_A_SLICE",
+    "riverbed.server.commands.keys.keys._KEYS_A_SLICE",
+    "riverbed.server.commands.clients.pubsub._NAMES_A_SLICE",
+    "riverbed.server.commands.clients.transactions._KEYS_A_SLICE",
 )
 
 COUNTED = {
@@ -71,7 +71,7 @@ def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, 
 
     def make(name: str, words: int) -> Ticks:
         for size in SIZES:
-            monkeypatch.setattr(f"riverbed.server.commands.{size}", words)
+            monkeypatch.setattr(size, words)
         return Ticks(tmp_path / name)
 
     return make

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution import outbox
 from tests.support.ticks import Client, Ticks, in_loop
 
 
-@pytest.fixture
-def ticks_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A directory for an executor whose turns have time for two replies."""
-    monkeypatch.setattr(outbox, "TURN_S", -1.0)
-    monkeypatch.setattr(outbox, "_FEW", 2)
-    return tmp_path / "d"
+def hurried_ticks(directory: Path, few: int = 2) -> Ticks:
+    """An executor whose turns have time for so many replies."""
+    ticks = Ticks(directory)
+    ticks.executor.outbox.turn_s = -1.0
+    ticks.executor.outbox.few = few
+    return ticks
 
 
 def crowd(ticks: Ticks, count: int) -> list[Client]:
@@ -32,9 +31,9 @@ def late(ticks: Ticks, clients: list[Client]) -> int:
     return sum(ticks.executor.outbox.holds(client.session) for client in clients)
 
 
-def test_replies_of_a_crowd_come_over_several_turns_and_in_order(ticks_in: Path) -> None:
+def test_replies_of_a_crowd_come_over_several_turns_and_in_order(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(ticks_in)
+        ticks = hurried_ticks(tmp_path)
         clients = crowd(ticks, 12)
         for number, client in enumerate(clients):
             client.send(f"ECHO first-{number}", "XADD s * f v")
@@ -54,9 +53,9 @@ def test_replies_of_a_crowd_come_over_several_turns_and_in_order(ticks_in: Path)
     in_loop(body())
 
 
-def test_a_client_that_asks_meanwhile_is_answered_before_the_crowd(ticks_in: Path) -> None:
+def test_a_client_that_asks_meanwhile_is_answered_before_the_crowd(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(ticks_in)
+        ticks = hurried_ticks(tmp_path)
         clients, other = crowd(ticks, 30), ticks.connect()
         for client in clients:
             client.send("ECHO x")
@@ -72,9 +71,9 @@ def test_a_client_that_asks_meanwhile_is_answered_before_the_crowd(ticks_in: Pat
     in_loop(body())
 
 
-def test_a_client_that_quits_gets_its_reply_before_the_end(ticks_in: Path) -> None:
+def test_a_client_that_quits_gets_its_reply_before_the_end(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(ticks_in)
+        ticks = hurried_ticks(tmp_path)
         clients = crowd(ticks, 8)
         for client in clients:
             client.send("QUIT")
@@ -89,9 +88,9 @@ def test_a_client_that_quits_gets_its_reply_before_the_end(ticks_in: Path) -> No
     in_loop(body())
 
 
-def test_what_is_late_for_a_client_that_has_gone_is_dropped(ticks_in: Path) -> None:
+def test_what_is_late_for_a_client_that_has_gone_is_dropped(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(ticks_in)
+        ticks = hurried_ticks(tmp_path)
         clients = crowd(ticks, 8)
         for client in clients:
             client.send("PING")
@@ -105,9 +104,9 @@ def test_what_is_late_for_a_client_that_has_gone_is_dropped(ticks_in: Path) -> N
     in_loop(body())
 
 
-def test_a_later_tick_that_fails_takes_no_late_reply_back(ticks_in: Path) -> None:
+def test_a_later_tick_that_fails_takes_no_late_reply_back(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(ticks_in)
+        ticks = hurried_ticks(tmp_path)
         clients = crowd(ticks, 10)
         for client in clients:
             client.send("XADD s * f v")
@@ -127,13 +126,13 @@ def test_a_later_tick_that_fails_takes_no_late_reply_back(ticks_in: Path) -> Non
     in_loop(body())
 
 
-def test_long_replies_have_turns_with_one_another(ticks_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_replies_have_turns_with_one_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("riverbed.server.commands.request.LONG_BYTES", 500)
     monkeypatch.setattr("riverbed.store.streams.view.PIECE_BYTES", 100)
     monkeypatch.setattr("riverbed.store.streams.view._FEW_ENTRIES", 5)
 
     async def body() -> None:
-        ticks = Ticks(ticks_in)
+        ticks = hurried_ticks(tmp_path)
         clients = crowd(ticks, 6)
         await ticks.ask(clients[0], *(f"XADD s {number}-0 f v" for number in range(1, 61)))
         for client in clients:
@@ -147,9 +146,9 @@ def test_long_replies_have_turns_with_one_another(ticks_in: Path, monkeypatch: p
     in_loop(body())
 
 
-def test_the_end_of_the_server_sends_what_is_late(ticks_in: Path) -> None:
+def test_the_end_of_the_server_sends_what_is_late(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(ticks_in)
+        ticks = hurried_ticks(tmp_path)
         clients = crowd(ticks, 9)
         for client in clients:
             client.send("PING")
@@ -163,15 +162,9 @@ def test_the_end_of_the_server_sends_what_is_late(ticks_in: Path) -> None:
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-def test_a_large_message_is_never_copied_for_those_who_are_sent_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
-) -> None:
-    if is_late:
-        monkeypatch.setattr(outbox, "TURN_S", -1.0)
-        monkeypatch.setattr(outbox, "_FEW", 0)
-
+def test_a_large_message_is_never_copied_for_those_who_are_sent_it(tmp_path: Path, is_late: bool) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path / "d")
+        ticks = hurried_ticks(tmp_path, few=0) if is_late else Ticks(tmp_path)
         clients = crowd(ticks, 3)
         sent: list[list[bytes]] = [[] for _ in clients]
         for client, pieces in zip(clients, sent, strict=True):

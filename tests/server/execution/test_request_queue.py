@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution import fast_path
-from riverbed.server.execution import request_queue as queue
 from tests.support.in_process import HandClock
 from tests.support.ticks import Ticks, in_loop
 
@@ -25,9 +23,10 @@ class PassingClock(HandClock):
         return super().time()
 
 
-@pytest.fixture(autouse=True)
-def short_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_path, "MAX_REQUESTS_A_TICK", _TICK)
+def short_ticks(directory: Path, clock: HandClock | None = None, **settings: object) -> Ticks:
+    ticks = Ticks(directory, clock=clock, **settings)
+    ticks.executor.fast_path.most_requests = _TICK
+    return ticks
 
 
 async def turn() -> None:
@@ -36,7 +35,7 @@ async def turn() -> None:
 
 def test_who_asks_one_thing_does_not_wait_for_the_pipelines_that_were_left_over(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path / "d")
+        ticks = short_ticks(tmp_path / "d")
         crowd = [ticks.connect() for _ in range(4)]
         for client in crowd:
             client.send(*["PING"] * _TICK)
@@ -51,11 +50,10 @@ def test_who_asks_one_thing_does_not_wait_for_the_pipelines_that_were_left_over(
     in_loop(body())
 
 
-def test_only_so_many_go_before_those_who_were_left_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "MAX_FIRST", _TICK // 2)
-
+def test_only_so_many_go_before_those_who_were_left_over(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path / "d")
+        ticks = short_ticks(tmp_path / "d")
+        ticks.executor.queue.most_first = _TICK // 2
         patient = [ticks.connect() for _ in range(3)]
         for client in patient:
             client.send(*["PING"] * _TICK)
@@ -74,7 +72,7 @@ def test_only_so_many_go_before_those_who_were_left_over(tmp_path: Path, monkeyp
 
 def test_what_a_client_sends_behind_its_pipeline_does_not_overtake_it(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path / "d")
+        ticks = short_ticks(tmp_path / "d")
         first, second = ticks.connect(), ticks.connect()
         first.send(*["PING"] * _TICK)
         second.send(*[f"XADD s {step}-0 f v" for step in range(1, _TICK)])
@@ -92,7 +90,7 @@ def test_what_a_client_sends_behind_its_pipeline_does_not_overtake_it(tmp_path: 
 
 def test_everything_runs_once_and_in_its_clients_order_whatever_arrives_when(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path / "d")
+        ticks = short_ticks(tmp_path / "d")
         clients = [ticks.connect() for _ in range(5)]
         sent = [0] * len(clients)
         for step in range(60):
@@ -119,7 +117,7 @@ def test_bytes_without_a_whole_request_take_the_time_of_a_tick_as_well(
 ) -> None:
     async def body() -> None:
         clock = PassingClock()
-        ticks = Ticks(tmp_path / "d", clock=clock, requirepass=password)
+        ticks = short_ticks(tmp_path / "d", clock, requirepass=password)
         crowd = [ticks.connect() for _ in range(50)]
         late = ticks.connect()
         await ticks.ask(late, "AUTH secret")

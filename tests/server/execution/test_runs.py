@@ -13,13 +13,15 @@ from unittest.mock import patch
 
 import pytest
 
+from riverbed.server.commands import load_commands
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.protocol import request_reader
 from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
+from riverbed.server.protocol.replies import Reply
 from riverbed.store.databases import lent
-from riverbed.store.ids import StreamID
-from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.environment import TABLES
 from riverbed.store.wire import Run
 from tests.support.in_process import HandClock
@@ -298,13 +300,15 @@ def test_a_run_that_fails_is_executed_one_by_one(tmp_path: Path) -> None:
 
 
 def test_only_the_entry_that_cannot_be_added_is_answered_with_an_error(tmp_path: Path) -> None:
-    append_entry = Stream.append_entry
+    load_commands()
+    xadd = COMMANDS[b"XADD"].handler
     number = count()
 
-    def failing(self: Stream, entry_id: StreamID, words: list[bytes]) -> bytes:
+    def failing(request: Request) -> Reply:
+        reply = xadd(request)
         if next(number) == 2:
             raise RuntimeError("planted")
-        return append_entry(self, entry_id, words)
+        return reply
 
     real = lent.append
 
@@ -315,7 +319,7 @@ def test_only_the_entry_that_cannot_be_added_is_answered_with_an_error(tmp_path:
             raise RuntimeError("planted")
         return found
 
-    with patch.object(lent, "append", broken), patch.object(Stream, "append_entry", failing):
+    with patch.object(lent, "append", broken), patch.object(COMMANDS[b"XADD"], "handler", failing):
         found = outcome(tmp_path, NativeReader, asked(*["XADD s * f v"] * 5, "XLEN s"), stream_node_max_entries=3)
     replies = found[0]
     assert replies[2] == b"-ERR internal error: xadd was undone (RuntimeError)\r\n"

@@ -17,8 +17,12 @@ from typing import Any
 
 import pytest
 
+from riverbed.server.commands import load_commands
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.slices import SlicedCommand, Work
+from riverbed.server.commands.table import COMMANDS as ROWS
 from riverbed.server.execution import sliced_commands
-from riverbed.store.groups.group import Group
+from riverbed.server.protocol.replies import Reply
 from riverbed.store.log.stream_reader import LogStream
 from tests.server.execution.test_sliced_commands import SIZES
 from tests.support.store.faulty_files import FaultyFiles
@@ -149,8 +153,8 @@ def told(reply: bytes) -> bytes:
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """One a tick."""
     monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
-    for size in (*SIZES, "keys.keys._KEYS_A_SLICE"):
-        monkeypatch.setattr(f"riverbed.server.commands.{size}", 10)
+    for size in (*SIZES, "riverbed.server.commands.keys.keys._KEYS_A_SLICE"):
+        monkeypatch.setattr(size, 10)
     monkeypatch.setattr("riverbed.store.groups.group._SHOW_COST", 10)
     monkeypatch.setattr("riverbed.store.groups.group._SHOW_ROWS", 3)
     monkeypatch.setattr("riverbed.store.groups.reference_trim._SLICE", 10)
@@ -206,26 +210,31 @@ def test_the_reply_tells_what_was_done_whichever_file_operation_of_a_slice_fails
     assert len(seen) >= 4
 
 
+def _one_more(work: Work) -> Work:
+    """Another slice of the work, and a bug."""
+    yield next(work)
+    raise RuntimeError("a bug")
+
+
 @pytest.mark.parametrize("is_full", [False, True])
 def test_a_bug_in_a_later_slice_is_answered_once_and_with_what_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_full: bool
 ) -> None:
     """Undone with the whole tick, when what came before in the tick cannot be logged."""
     monkeypatch.setattr(sliced_commands, "SLICES_S", 60.0)
-    acknowledge = Group.ack
-    calls = 0
+    load_commands()
+    xack = ROWS[b"XACK"].handler
 
-    def ack(group: Group, *words: Any) -> int:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise RuntimeError("a bug")
-        return acknowledge(group, *words)
+    def fails_in_the_third_slice(request: Request) -> Reply:
+        reply = xack(request)
+        if isinstance(reply, SlicedCommand):  # else it comes from the log
+            reply.work = _one_more(reply.work)
+        return reply
 
     async def body() -> None:
+        monkeypatch.setattr(ROWS[b"XACK"], "handler", fails_in_the_third_slice)
         case = Case(tmp_path, segment_bytes=1 << 30)
         await case.fill()
-        monkeypatch.setattr(Group, "ack", ack)
         if is_full:
             case.ticks.files.fail("write", errno.ENOSPC, after=1)
         [reply, behind] = await case.ticks.ask(case.client, COMMANDS["XACK"], "XPENDING s g")

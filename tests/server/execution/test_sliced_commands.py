@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from riverbed.server.background.maintenance import CROWDED_REPLY_S, LONG_REPLY_S
-from riverbed.server.execution import fast_path, sliced_commands
+from riverbed.server.execution import sliced_commands
 from tests.support.in_process import HandClock
 from tests.support.raw import parse
 from tests.support.store.stores import Store, dump_database
@@ -63,16 +63,16 @@ LONG = {
 
 
 SIZES = (
-    "groups.claiming._SLICE_EXAMINED",
-    "groups.claiming._SLICE_IDS",
-    "groups.claiming._SLICE_CLAIMS",
-    "streams.deletes.SLICE_IDS",
-    "groups.reads._SLICE_ENTRIES",
-    "groups.reads._SLICE_HISTORY",
-    "groups.reads._SLICE_KEYS",
-    "groups.pending.SLICE_IDS",
-    "groups.pending._SLICE_ACKS",
-    "streams.streams.SLICE_IDS",
+    "riverbed.server.commands.groups.claiming._SLICE_EXAMINED",
+    "riverbed.server.commands.groups.claiming._SLICE_IDS",
+    "riverbed.server.commands.groups.claiming._SLICE_CLAIMS",
+    "riverbed.server.commands.streams.deletes.SLICE_IDS",
+    "riverbed.server.commands.groups.reads._SLICE_ENTRIES",
+    "riverbed.server.commands.groups.reads._SLICE_HISTORY",
+    "riverbed.server.commands.groups.reads._SLICE_KEYS",
+    "riverbed.server.commands.groups.pending.SLICE_IDS",
+    "riverbed.server.commands.groups.pending._SLICE_ACKS",
+    "riverbed.server.commands.streams.streams.SLICE_IDS",
 )
 
 
@@ -131,7 +131,7 @@ def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
     """Makes executors that run one slice a tick, and a small one."""
     monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
     for name in SIZES:
-        monkeypatch.setattr(f"riverbed.server.commands.{name}", 20)
+        monkeypatch.setattr(name, 20)
     monkeypatch.setattr("riverbed.server.commands.groups.pending._FEW_IDLE", 3)
     monkeypatch.setattr("riverbed.store.groups.group._SHOW_COST", 20)
     monkeypatch.setattr("riverbed.store.groups.group._SHOW_ROWS", 3)
@@ -562,10 +562,10 @@ def test_a_long_pipeline_leaves_others_their_turn_and_keeps_its_order(
             return super().time()
 
     monkeypatch.setattr("tests.support.ticks.HandClock", Hurried)
-    monkeypatch.setattr(fast_path, "_LONGEST_RUN", 1)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
+        ticks.executor.fast_path.longest_run = 1
         busy, other = ticks.connect(), ticks.connect()
         busy.send(*(f"ECHO {number}" for number in range(100)))
         other.send("ECHO other")

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution import fast_path
 from tests.conftest import StartRiverbed
 from tests.support.raw import Frames, RawClient, encode
 from tests.support.servers import RedisServer, RiverbedServer, Server
@@ -193,11 +192,10 @@ def test_a_unix_socket_is_answered_to_the_end(start_riverbed: StartRiverbed, tmp
     assert size == PIPELINE * len(b"+PONG\r\n")
 
 
-def test_the_end_comes_behind_all_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast_path, "MAX_REQUESTS_A_TICK", 8)
-
+def test_the_end_comes_behind_all_ticks(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path / "d")
+        ticks.executor.fast_path.most_requests = 8
         ended, other, empty = ticks.connect(), ticks.connect(), ticks.connect()
         ended.send(*["PING"] * 1000)
         ended.send_bytes(encode(["PING"])[:-3])
@@ -210,7 +208,7 @@ def test_the_end_comes_behind_all_ticks(tmp_path: Path, monkeypatch: pytest.Monk
             await ticks.settle()
         assert empty.is_closed
         assert len(ended.replies()) == 1000
-        while len(other.replies()) or ticks.executor._queue:
+        while len(other.replies()) or ticks.executor.queue:
             await ticks.settle()
         assert not other.is_closed
         ended.leave()

@@ -68,7 +68,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a stream in two databases": (do.put("names", name_key(9, 1), b"s"), "has another name as well"),
     "a key's row is garbage": (do.change("keys", b"\xc1"), "does not decode"),
     "a key's row is cut": (lambda rows: rows.change("keys", rows.all("keys")[0][1][:40]), "does not decode"),
-    "a counter is text": (do.stream(length=b"ten"), "does not decode"),
+    "a counter is text": (do.repack("keys", 2, b"ten"), "does not decode"),
     "a key of no kind": (lambda rows: rows.put("keys", b"\0\0\0\0\7s", rows.all("keys")[0][1]), "does not decode"),
     "a key of no keyspace": (lambda rows: rows.put("keys", b"\0\0\0\x63\0s", rows.all("keys")[0][1]), "no database's"),
     "a long key under a wrong digest": (do.stream(2, long_key=b"u" * 450), "not the digest"),

@@ -7,11 +7,12 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
 
+from riverbed.server.commands.request import Context
+from riverbed.server.config.config import Config
 from riverbed.store.ids import MAX_HALF, StreamID, make_id, parse_id
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.spark.reading.options import Table, key_text, read_options
@@ -42,9 +43,7 @@ def random_store(directory: Path, seed: int, commands: int = 250) -> Product:
     chance = random.Random(seed)
     generator = _Commands(chance, _FAMILIES)
     product = Product(directory, HandClock(time.time_ns() // 1_000_000), node_max_entries=chance.choice((2, 4, 100)))
-    # Commands that look a key up count that, in a part of a server that this one has not.
-    request: Any = product.request
-    request.context = SimpleNamespace(stats=SimpleNamespace(count_lookup=lambda was_there: None))
+    product.request.context = Context(Config(), product.engine, product.clock)  # commands that look a key up count that
     for _ in range(commands):
         if chance.random() < 0.04:
             product.run("SELECT", chance.choice((0, 0, 0, 1, 2)))

@@ -1,34 +1,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from riverbed.server.commands.admin import config as config_commands
-from riverbed.server.commands.request import Request
+from riverbed.server.commands.request import Context
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.config.config import Config
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
-from riverbed.server.stats.stats import Stats
+from tests.support.in_process import HandClock, Product
 from tests.support.raw import parse
 from tests.support.servers import RedisServer
 
 Ask = Callable[..., Any]
 
 
-def asker(config: Config, stats: Stats | None = None) -> Ask:
+@pytest.fixture
+def product(tmp_path: Path) -> Iterator[Product]:
+    product = Product(tmp_path / "store", HandClock())
+    yield product
+    product.close()
+
+
+def asker(product: Product, config: Config) -> Ask:
     """Run one CONFIG command through its handler; an error comes back as its bytes."""
+    request = product.request
+    request.context = Context(config, product.engine, product.clock)
+    request.may_block = False
 
     def ask(*words: str | bytes) -> Any:
-        argv = [b"CONFIG", *(word.encode() if isinstance(word, str) else word for word in words)]
-        context = SimpleNamespace(config=config, stats=stats)
-        request = cast(Request, SimpleNamespace(argv=argv, context=context, may_block=False))
-        row = COMMANDS[b"CONFIG"].subcommands.get(argv[1].upper(), COMMANDS[b"CONFIG"])
+        request.argv = [b"CONFIG", *(word.encode() if isinstance(word, str) else word for word in words)]
+        row = COMMANDS[b"CONFIG"].subcommands.get(request.argv[1].upper(), COMMANDS[b"CONFIG"])
         try:
             return row.handler(request)
         except CommandError as error:
@@ -38,8 +45,8 @@ def asker(config: Config, stats: Stats | None = None) -> Ask:
 
 
 @pytest.fixture
-def ask() -> Ask:
-    return asker(Config())
+def ask(product: Product) -> Ask:
+    return asker(product, Config())
 
 
 def test_get_answers_a_map_of_every_match_once(ask: Ask) -> None:
@@ -84,28 +91,30 @@ def test_rewrite_needs_a_file(ask: Ask) -> None:
     assert ask("REWRITE") == config_commands.NO_FILE.encode()
 
 
-def test_rewrite_writes_the_file(tmp_path: Path) -> None:
+def test_rewrite_writes_the_file(product: Product, tmp_path: Path) -> None:
     path = tmp_path / "riverbed.conf"
     path.write_text("timeout 1\n")
-    ask = asker(Config.load([str(path)]))
+    ask = asker(product, Config.load([str(path)]))
     assert ask("SET", "timeout", "2") == OK
     assert ask("REWRITE") == OK
     assert path.read_text() == "timeout 2\n"
 
 
-def test_rewrite_tells_what_the_system_refused(tmp_path: Path) -> None:
+def test_rewrite_tells_what_the_system_refused(product: Product, tmp_path: Path) -> None:
     path = tmp_path / "riverbed.conf"
     path.write_text("timeout 1\n")
     config = Config.load([str(path)])
     config.set([("timeout", "2")])
     path.unlink()
-    assert asker(config)("REWRITE") == os.fsencode(f"ERR Rewriting config file: {path}: No such file or directory")
+    assert asker(product, config)("REWRITE") == os.fsencode(
+        f"ERR Rewriting config file: {path}: No such file or directory"
+    )
 
 
-def test_resetstat_resets_the_counters() -> None:
-    stats = Stats()
+def test_resetstat_resets_the_counters(product: Product, ask: Ask) -> None:
+    stats = product.request.context.stats
     stats.commands_processed = 7
-    assert asker(Config(), stats)("RESETSTAT") == OK
+    assert ask("RESETSTAT") == OK
     assert stats.commands_processed == 0
 
 
