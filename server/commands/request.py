@@ -122,6 +122,10 @@ class Replication(Protocol):
     @property
     def is_replica(self) -> bool: ...
 
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a full sync is under way, beside the data that are served."""
+
     def follow(self, host: str, port: int) -> bool:
         """Become a replica of that server; False when it is one already (REPLICAOF)."""
 

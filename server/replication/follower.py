@@ -406,6 +406,11 @@ class Follower:
         offset = self._engine.offset if self.is_connected else -1
         return [b"slave", self.host.encode(), self.port, self.state.value.encode(), offset]
 
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a full sync is under way, beside the data that are served."""
+        return self._full_sync is not None
+
     def fields(self) -> Iterator[tuple[str, object]]:
         now_s = self._clock.monotonic()
         offset = self._engine.offset
@@ -421,6 +426,8 @@ class Follower:
             yield "master_sync_total_bytes", sync.total_bytes
             yield "master_sync_read_bytes", sync.read_bytes
             yield "master_sync_left_bytes", max(sync.total_bytes - sync.read_bytes, 0)
+            yield "master_sync_perc", f"{min(100 * sync.read_bytes / max(sync.total_bytes, 1), 100):.2f}"
+            yield "master_sync_last_io_seconds_ago", -1 if link is None else int(now_s - link.heard_s)
         if not self.is_connected:
             yield "master_link_down_since_seconds", int(now_s - self._down_since_s)
             yield "riverbed_master_link_reason", self._reason if sync is None else "a full sync is under way"

@@ -237,6 +237,10 @@ class Replication:
             if target is not None:
                 self.primary.ask_for_acks(target)
 
+    @property
+    def is_syncing(self) -> bool:
+        return self.follower is not None and self.follower.is_syncing
+
     def role(self) -> Reply:
         return self.primary.role() if self.follower is None else self.follower.role()
 

@@ -160,6 +160,45 @@ def test_a_primary_that_dies_in_the_middle_of_a_full_sync(start_riverbed: StartR
     until(lambda: not list(replica.directory.glob("sync-*/state")), "the end of half a state")
 
 
+@pytest.mark.parametrize("sent", [100_000, 3_400_000], ids=["in the base", "in the log"])
+def test_a_full_sync_under_way_shows_in_info_and_the_old_state_is_served(
+    start_riverbed: StartRiverbed, sent: int
+) -> None:
+    primary, replica = start_riverbed(), start_riverbed()
+    begun(primary, replica)
+    held, goes_on = threading.Event(), threading.Event()
+
+    def hold(data: bytes, passed: int) -> bytes:
+        if passed > sent:
+            held.set()
+            goes_on.wait(60)
+        return data
+
+    with replica.client() as client, Proxy(lambda: primary.port) as proxy:
+        old = ask_old(client)
+        proxy.alter = hold
+        client.ask("REPLICAOF", "127.0.0.1", proxy.port)
+        assert held.wait(60)
+        until(lambda: int(info(replica).get("master_sync_read_bytes", "0")) >= sent // 2, "a part of the base")
+        found = info(replica)
+        assert (found["master_sync_in_progress"], found["master_link_status"]) == ("1", "down")
+        total, read = int(found["master_sync_total_bytes"]), int(found["master_sync_read_bytes"])
+        assert int(found["master_sync_left_bytes"]) == total - read > 0
+        assert 0 < float(found["master_sync_perc"]) < 100
+        assert int(found["master_sync_last_io_seconds_ago"]) >= 0
+        loading = info(replica, "persistence")
+        assert (loading["loading"], loading["async_loading"]) == ("0", "1")
+        assert ask_old(client) == old
+        assert client.ask("CONFIG", "SET", "replica-serve-stale-data", "no") == b"+OK\r\n"
+        assert ask_old(client).startswith(b"-MASTERDOWN Link with MASTER is down")
+        assert client.ask("PING").startswith(b"-MASTERDOWN Link with MASTER is down"), "as Redis"
+        goes_on.set()
+        until_linked(replica)
+        assert info(replica, "persistence")["async_loading"] == "0"
+        until_level(primary, replica)
+        assert entries(replica) == entries(primary)
+
+
 @pytest.mark.parametrize("at", [100_000, 3_400_000], ids=["in the base", "in the log"])
 def test_a_full_sync_with_a_flipped_bit_is_refused_and_comes_again(start_riverbed: StartRiverbed, at: int) -> None:
     primary, replica = start_riverbed(), start_riverbed()

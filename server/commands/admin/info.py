@@ -175,7 +175,7 @@ def _persistence(request: Request) -> Fields:
     engine, log = context.engine, context.engine.log
     loading = context.loading
     yield "loading", int(loading is not None)
-    yield "async_loading", 0
+    yield "async_loading", int(context.replication.is_syncing)
     yield "current_cow_peak", 0
     yield "current_cow_size", 0
     yield "current_cow_size_age", 0
