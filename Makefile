@@ -6,17 +6,19 @@ DATA ?= data
 ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+REDIS_SOURCE ?=
 WHEELS ?= dist
 
 BIN := .venv/bin
 
-.PHONY: help run wheels test test-compiled quick lint bench lock clean
+.PHONY: help run wheels test test-compiled redis-tests quick lint bench lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
 	@echo "make wheels  a wheel in dist/ with compiled modules, for this system and this version of Python"
 	@echo "make test    linters, types, import contracts and every test (PYTEST_ARGS='-k xadd')"
 	@echo "make test-compiled  every test with the wheel of compiled modules in the place of the sources"
+	@echo "make redis-tests  Redis's own stream tests against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
 	@echo "make quick   the same without the slow tests and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
 	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
@@ -43,6 +45,10 @@ test-compiled: .venv/installed-test
 	rm -rf .venv-compiled
 	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
 	RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
+
+redis-tests: .venv/installed-test
+	@test -n "$(REDIS_SOURCE)" || { echo "give the sources: make redis-tests REDIS_SOURCE=redis-7.0.15 (apt-get source redis)"; exit 1; }
+	$(BIN)/python -m tests.support.redis_suite $(REDIS_SOURCE)
 
 quick: lint
 	@sh .ci/install-test-tools

@@ -13,6 +13,7 @@ import lmdb
 from riverbed.server.background.checkpoints import Checkpoints
 from riverbed.server.background.log_rewrite import Rewriting
 from riverbed.server.background.maintenance import Maintenance
+from riverbed.server.background.scrub import Scrub
 from riverbed.server.background.snapshots import Snapshots
 from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.replay import Replayer
@@ -89,6 +90,7 @@ class Server:
             evictor=self.evictor,
         )
         self.rewriting = Rewriting(core, executor, tasks)
+        self.scrub = Scrub(core, tasks)
         self.snapshots = Snapshots(core, executor, tasks, self.checkpoints.checkpoint)
         self.replication = Replication(
             core,
@@ -123,7 +125,11 @@ class Server:
         events.command_over.append(self.stopping.look_soon)
         events.gave_up += [self.maintenance.stop, self.checkpoints.stop, self.stopping.give_up]
         self.checkpoints.on_durable.append(replication.primary.waits.check)
-        self.maintenance.chores += [self.rewriting.begin_if_due, self.rewriting.remove_superseded]
+        self.maintenance.chores += [
+            self.rewriting.begin_if_due,
+            self.rewriting.remove_superseded,
+            self.scrub.forget_gone,
+        ]
         replication.on_progress = self.stopping.look_soon
         self.executor.views.checkpoint_soon = self.checkpoints.checkpoint_soon
         context = self.context
@@ -169,6 +175,7 @@ class Server:
         self.maintenance.start()
         self.replication.start()
         self.rewriting.remove_leftovers()
+        self.scrub.start()
 
     async def finish(self) -> int:
         """End the background work, checkpoint and release the directory; -> the process's exit status."""
@@ -177,6 +184,7 @@ class Server:
         log.info("stopping%s", "" if saves else " without a checkpoint")
         self.maintenance.stop()
         self.checkpoints.stop()
+        self.scrub.stop()
         await self.replication.stop()
         await self.rewriting.stop()
         await self.snapshots.stop()

@@ -14,6 +14,7 @@ from riverbed.server.limits.accounts import Accounts
 from riverbed.server.limits.guesses import WrongPasswords
 from riverbed.server.loading import Loading
 from riverbed.server.stats.rewrite_status import RewriteStatus
+from riverbed.server.stats.scrub_status import ScrubStatus
 from riverbed.server.stats.stats import Stats
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Core:
         self.accounts = Accounts()
         self.wrong_passwords = WrongPasswords()
         self.rewrite = RewriteStatus()
+        self.scrub = ScrubStatus()
         self.pubsub = PubSub()
         self.sessions: dict[int, Session] = {}
         self.started_ms = self.now_ms()

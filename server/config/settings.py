@@ -207,6 +207,14 @@ class Settings:
         at_start=True,
     )
 
+    scrub_interval = Integer(
+        Section.DATA,
+        86_400,
+        "Compare the files of the log with their checksums this often, in the background; 0 for never.",
+        minimum=0,
+        unit="seconds",
+    )
+
     # -- streams -------------------------------------------------------------------------------------------------------
 
     stream_node_max_entries = Integer(

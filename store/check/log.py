@@ -4,6 +4,8 @@
     its own       length, CRC-32C, offset,     a batch ends there, and the database selected there is the one that
     checksum      framing; SELECT first        the tables name
 
+The backlog, which is kept for replicas alone, is read as well; what is wrong with it is a violation of `BACKLOG`.
+
 `store/log/reader.py` reads the log; what it refuses is a violation.  A torn tail is no violation, because a crash
 leaves one and the next start cuts it off; `torn_tail` keeps it for the caller.
 """
@@ -21,13 +23,22 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import Manifest
-from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail, list_parts
+from riverbed.store.log.reader import (
+    Batch,
+    LogPart,
+    LogReader,
+    TornTail,
+    backlog_batches,
+    backlog_parts,
+    list_parts,
+)
 from riverbed.store.log.takeover import refuse_orphans
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress
 from riverbed.store.wire import Run
 
 CHECKING_LOG: Final = "checking the log"
+BACKLOG: Final = "backlog"
 
 # Commands that are the same whichever database is selected.
 _WITHOUT_DATABASE: Final = frozenset((b"MULTI", b"EXEC", b"SWAPDB", b"FLUSHALL", b"PING", b"REPLCONF"))
@@ -135,8 +146,17 @@ class LogCheck:
             self.end, self.is_short = reader.end, reader.end is not None
             raise
         self.end, self.torn_tail = reader.end, reader.torn_tail
+        yield from self._check_backlog()
         if position is not None:
             yield from self._check_position(position, seen)
+
+    def _check_backlog(self) -> Iterator[Violation]:
+        assert self.manifest is not None
+        try:
+            for _ in backlog_batches(backlog_parts(self._home, self.manifest, self.files), self.files):
+                pass
+        except CorruptionError as error:
+            yield violation_of(BACKLOG, error)
 
     def _checked(self, reader: LogReader, position: LogPosition | None) -> Iterator[Batch | Violation]:
         """Yield the batches, and a violation where a file runs a command on a database before any SELECT."""

@@ -27,7 +27,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.log.empty_rdb import MAGIC, MAX_EMPTY_BYTES, is_empty_rdb
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch, LogPart, PartReader
-from riverbed.store.log.manifest import FileType, Manifest
+from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.position import LogPosition
 
 __all__ = ["Batch", "LogPart", "LogReader", "TornTail", "list_parts"]
@@ -58,25 +58,49 @@ def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPar
 
     Raises CorruptionError when one is missing, shorter or longer than the manifest says, or not text.
     """
-    parts = []
-    for file in manifest.files:
-        path = directory / file.name
-        if not files.exists(path):
-            raise CorruptionError(str(path), None, "the manifest lists this file, and it is missing")
-        fd = files.open_read(path)
-        try:
-            size = files.size(fd)
-            if files.read_at(fd, len(MAGIC), 0) == MAGIC:
-                is_small_base = file.type is FileType.BASE and size <= MAX_EMPTY_BYTES
-                if not (is_small_base and is_empty_rdb(files.read_at(fd, size, 0))):
-                    raise _unreadable_rdb(path)
-                size = 0  # nothing to be executed
-        finally:
-            files.close(fd)
-        if file.size is not None and size != file.size:
-            raise CorruptionError(str(path), min(size, file.size), f"{size} bytes long, closed with {file.size} bytes")
-        parts.append(LogPart(path, file, size, is_last=file is manifest.files[-1]))
-    return parts
+    return [_part(directory, file, files, is_last=file is manifest.files[-1]) for file in manifest.files]
+
+
+def backlog_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPart]:
+    """The files of the kept backlog, in order; one that is deleted ends it.
+
+    Raises CorruptionError when one is shorter or longer than the manifest says.
+    """
+    gone = [file.name for file in manifest.backlog if not files.exists(directory / file.name)]
+    kept = manifest.without_backlog(gone).backlog
+    return [_part(directory, file, files, is_last=False) for file in kept]
+
+
+def backlog_batches(parts: list[LogPart], files: Files) -> Iterator[Batch]:
+    """Yield every batch of the kept backlog.  Raises CorruptionError when it is not whole, OSError."""
+    if not parts:
+        return
+    first, last = parts[0], parts[-1]
+    reader = LogReader(parts, files)
+    yield from reader.batches(LogPosition(first.number, 0, first.file.start_offset or 0), None)
+    if reader.end is None or reader.end.offset != last.file.end_offset:
+        raise last.error(
+            last.size, 0 if reader.end is None else reader.end.offset, f"the next file begins at {last.file.end_offset}"
+        )
+
+
+def _part(directory: Path, file: LogFile, files: Files, *, is_last: bool) -> LogPart:
+    path = directory / file.name
+    if not files.exists(path):
+        raise CorruptionError(str(path), None, "the manifest lists this file, and it is missing")
+    fd = files.open_read(path)
+    try:
+        size = files.size(fd)
+        if files.read_at(fd, len(MAGIC), 0) == MAGIC:
+            is_small_base = file.type is FileType.BASE and size <= MAX_EMPTY_BYTES
+            if not (is_small_base and is_empty_rdb(files.read_at(fd, size, 0))):
+                raise _unreadable_rdb(path)
+            size = 0  # nothing to be executed
+    finally:
+        files.close(fd)
+    if file.size is not None and size != file.size:
+        raise CorruptionError(str(path), min(size, file.size), f"{size} bytes long, closed with {file.size} bytes")
+    return LogPart(path, file, size, is_last=is_last)
 
 
 def _unreadable_rdb(path: Path) -> CorruptionError:

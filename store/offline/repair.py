@@ -4,6 +4,7 @@
     a torn tail of the log                  cut off, as the next start would       FILE.from-BYTE
     broken tables, a sound log              tables made again from all of the log  state
     no log at all, sound tables             a new log from the tables              nothing to keep
+    a broken backlog, a sound log           replicas are not sent it               the file, until the next start
 
 Anything else is refused, with advice for the user.  If the log is damaged in its middle, or ends before the position
 that the tables cover, either the log or the tables must be given up, and a program must not make this choice.
@@ -27,6 +28,7 @@ from typing import Final, NamedTuple
 from riverbed.store.check import Check, Violation
 from riverbed.store.check.deep import EXECUTING, ReplayPlan, SpaceError
 from riverbed.store.check.findings import Contents
+from riverbed.store.check.log import BACKLOG
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.disk.files import Files, OsFiles
@@ -36,6 +38,7 @@ from riverbed.store.disk.real_files import require_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
+from riverbed.store.log.home import LogHome
 from riverbed.store.log.reader import LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.position import LogPosition
@@ -118,7 +121,7 @@ class Repair:
         Raises RepairError, SpaceError with nothing changed; CorruptionError, lmdb.Error, OSError.
         """
         broken_log = [violation for violation in found if violation.table == "log"]
-        broken_tables = [violation for violation in found if violation.table != "log"]
+        broken_tables = [violation for violation in found if violation.table not in ("log", BACKLOG)]
         if check.log.is_missing and check.meta is not None and not broken_tables:
             return [self._make_log()]
         if broken_log:
@@ -127,6 +130,8 @@ class Repair:
             self._refuse_older_log(check, broken_tables)
             self._require_space(check)
         actions = []
+        if any(violation.table == BACKLOG for violation in found):
+            actions.append(self._end_backlog())
         if check.torn_tail is not None:
             actions.append(self._cut(check.torn_tail))
         if broken_tables:
@@ -217,6 +222,15 @@ class Repair:
             number += 1
             path = home / f"{name}-{number}"
         return path
+
+    # -- the backlog ---------------------------------------------------------------------------------------------------
+
+    def _end_backlog(self) -> Action:
+        home = LogHome.find(self._places.home, self._files)
+        names = [file.name for file in home.manifest.backlog]
+        home.put_manifest(home.manifest.without_backlog(names))
+        told = "a replica that lacks more than the log has takes a full sync; the next start deletes the files"
+        return Action(f"took {', '.join(names)} out of the backlog: {told}", None)
 
     # -- the tables ----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -106,6 +107,7 @@ def test_a_damaged_end_of_the_former_log_costs_a_full_sync(
     start_riverbed: StartRiverbed, start_replica: StartReplica
 ) -> None:
     primary, replica = start_riverbed(), start_replica()
+    sound: dict[Path, bytes] = {}
 
     def rewrite_and_damage() -> None:
         with primary.client() as client:
@@ -113,7 +115,8 @@ def test_a_damaged_end_of_the_former_log_costs_a_full_sync(
         rewritten(primary)
         (name,) = kept(primary)
         path = primary.directory / LOG_DIRECTORY / name
-        data = bytearray(path.read_bytes())
+        sound[path] = path.read_bytes()
+        data = bytearray(sound[path])
         data[len(data) * 3 // 4] ^= 1
         path.write_bytes(data)
 
@@ -121,6 +124,8 @@ def test_a_damaged_end_of_the_former_log_costs_a_full_sync(
         fill(client, "s", 100)
     full, _, _ = absence(primary, replica, rewrite_and_damage)
     assert full == 1
+    for path, data in sound.items():
+        path.write_bytes(data)
 
 
 def test_what_as_much_was_written_after_is_deleted(start_riverbed: StartRiverbed) -> None:

@@ -77,9 +77,9 @@ def check(
     agrees, and is counted right. --deep executes the log up to where the tables are, which takes space, and compares
     every entry, group and pending record.
 
-    --repair works on a stopped store. It cuts a torn tail off the log; makes broken tables again from a sound log; and
-    makes a lost log from sound tables. What it replaces goes to PATH/replaced. Anything else it refuses, and says what
-    you can do.
+    --repair works on a stopped store. It cuts a torn tail off the log; makes broken tables again from a sound log;
+    makes a lost log from sound tables; and gives up a broken end of the former log, kept for replicas. What it
+    replaces goes to PATH/replaced. Anything else it refuses, and says what you can do.
 
     \b
     Examples

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Context, Request
     from riverbed.server.commands.session import Session
     from riverbed.server.loading import Loading
+    from riverbed.server.stats.scrub_status import ScrubStatus
     from riverbed.server.stats.stats import SnapshotStatus
 
 DAY_SECONDS: Final = 86_400
@@ -207,6 +208,7 @@ def _persistence(request: Request) -> Fields:
     if loading is not None:
         yield from _loading(loading)
     yield from _snapshots(context.stats.snapshot)
+    yield from _scrub(context.scrub)
     yield from _own_persistence(request)
 
 
@@ -243,6 +245,16 @@ def _snapshots(snapshot: SnapshotStatus) -> Fields:
     yield "riverbed_snapshot_last_offset", snapshot.last_offset
     yield "riverbed_snapshot_last_time_sec", round(snapshot.last_seconds, 1)
     yield "riverbed_snapshots", snapshot.taken
+
+
+def _scrub(scrub: ScrubStatus) -> Fields:
+    yield "riverbed_scrub_in_progress", int(scrub.in_progress)
+    if scrub.in_progress:
+        yield "riverbed_scrub_percent", f"{scrub.percent:.1f}"
+    yield "riverbed_scrubs", scrub.passes
+    yield "riverbed_scrub_last_time", scrub.last_end_s
+    yield "riverbed_scrub_damaged_files", len(scrub.damage)
+    yield "riverbed_scrub_last_damage", next(reversed(scrub.damage.values()), "")
 
 
 def _own_persistence(request: Request) -> Fields:

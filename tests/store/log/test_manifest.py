@@ -249,3 +249,30 @@ def test_redis_check_aof_accepts_our_manifest(tmp_path: Path) -> None:
     done = subprocess.run([program, str(path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "All AOF files and manifest are valid" in done.stdout
+
+
+def history(seq: int, start: int, end: int | None) -> LogFile:
+    return LogFile.incr(seq, start).as_history(end)
+
+
+@pytest.mark.parametrize(
+    ("files", "kept"),
+    [
+        ([history(2, 100, 200), history(3, 200, 300), history(4, 300, 400)], [2, 3, 4]),
+        ([history(2, 100, 200), history(4, 300, 400)], [4]),
+        ([history(2, 100, 200), history(3, 200, 299), history(4, 300, 400)], [4]),
+        ([history(2, 100, 200), history(3, 200, None), history(4, 300, 400)], [4]),
+        ([history(2, 100, 200), history(3, 200, 300)], []),
+        ([history(3, 300, 400), history(4, 300, 400)], [4]),
+    ],
+    ids=["none", "a file", "an offset", "one that was given up", "the newest", "two for the same"],
+)
+def test_a_gap_ends_the_backlog(files: list[LogFile], kept: list[int]) -> None:
+    manifest = Manifest(LogFile.base(2, 10, 5), tuple(files), (LogFile.incr(5, 400), LogFile.incr(6, 500)))
+    assert [file.seq for file in manifest.backlog] == kept
+    assert [file.seq for file in manifest.streamed] == [*kept, 5, 6]
+
+
+def test_no_backlog_goes_before_a_log_without_offsets() -> None:
+    manifest = Manifest(None, (history(2, 100, 200),), (LogFile("x.incr.aof", 5, FileType.INCR, start_offset=200),))
+    assert manifest.backlog == ()

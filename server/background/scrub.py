@@ -1,0 +1,184 @@
+"""Compares what lies on the disk with its checksums, so that damage is found while it can be mended.
+
+    start --a minute--> pass --`scrub-interval`--> pass ...
+
+A start does not read the part of the log that its tables cover, nor does anything else until the tables are lost: then
+it is too late.  A pass walks what each subject lists, in one thread, in steps of a millisecond with much longer pauses.
+So it takes a few per cent of one processor and of the disk, and clients notice nothing.
+
+A subject is a function that lists `Walk`s at the beginning of a pass; the log is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from riverbed.store.errors import CorruptionError
+from riverbed.store.log.manifest import FileType
+from riverbed.store.log.scrub import scrub, scrubbed_parts
+
+if TYPE_CHECKING:
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.commands.core import Core
+    from riverbed.store.engine import Engine
+    from riverbed.store.log.append_log import Log
+    from riverbed.store.log.reader import LogPart
+
+log = logging.getLogger("riverbed")
+
+FIRST_S: Final = 60.0
+# After a step comes a pause that is so many times as long, and one that keeps to this speed.
+_PAUSES_A_STEP: Final = 19
+_MAX_BYTES_A_SECOND: Final = 32 << 20
+_CURE: Final = (
+    "The tables have everything, so the server goes on. Run BGREWRITEAOF: it makes the log again of the tables. Then "
+    "look after the disk"
+)
+_CURE_OF_BACKLOG: Final = "Only replicas that are away would need it, and take a full sync now. Look after the disk"
+
+
+class Walk(NamedTuple):
+    """One file, or another thing with a name, to be compared with its checksums.
+
+    `steps` does so, and yields the bytes of each step.  It runs in a thread, and raises CorruptionError, OSError.
+    `cure` says what to do about damage.
+    """
+
+    name: str
+    size: int
+    steps: Callable[[], Iterator[int]]
+    cure: str
+
+
+Subject = Callable[[], Iterable[Walk]]
+
+
+def log_walks(engine: Engine) -> list[Walk]:
+    """The files of the log, as far as they are written.  Raises CorruptionError, OSError."""
+    parts = scrubbed_parts(engine.log, engine.files)
+    return [
+        Walk(
+            part.path.name,
+            part.size,
+            partial(_steps, engine, engine.log, part),
+            _CURE_OF_BACKLOG if part.file.type is FileType.HISTORY else _CURE,
+        )
+        for part in parts
+    ]
+
+
+def _steps(engine: Engine, of: Log, part: LogPart) -> Iterator[int]:
+    try:
+        yield from scrub(part, engine.files)
+    except CorruptionError:
+        if engine.log is of:  # else a full sync has put another file in the place of this one
+            raise
+
+
+class Scrub:
+    """The scrubs of one server."""
+
+    def __init__(self, core: Core, tasks: Tasks) -> None:
+        self.subjects: list[Subject] = [partial(log_walks, core.engine)]
+        self._core = core
+        self._engine = core.engine
+        self._status = core.scrub
+        self._tasks = tasks
+        self._monotonic = core.clock.monotonic
+        self._changed = asyncio.Event()
+        self._stopped = threading.Event()
+        self._task: asyncio.Task[None] | None = None
+        core.config.observe("scrub-interval", self._changed.set)
+
+    def start(self) -> None:
+        self._task = self._tasks.start("scrubbing", self._run())
+
+    def stop(self) -> None:
+        """End the pass under way; its thread ends with its step."""
+        self._stopped.set()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        wait_s = FIRST_S
+        while True:
+            await self._wait(wait_s)
+            await self._pass()
+            wait_s = float("inf")
+
+    async def _wait(self, most_s: float) -> None:
+        """Wait for `scrub-interval`, or `most_s` if that is less, from now on."""
+        since_s = self._monotonic()
+        while True:
+            self._changed.clear()
+            interval_s = self._core.config.scrub_interval
+            due_s = since_s + min(interval_s, most_s) - self._monotonic()
+            try:
+                async with asyncio.timeout(max(due_s, 0) if interval_s else None):
+                    await self._changed.wait()
+            except TimeoutError:
+                return
+
+    async def _pass(self) -> None:
+        status, begun_s = self._status, self._monotonic()
+        self.forget_gone()
+        walks = list(self._listed())
+        status.begin(sum(walk.size for walk in walks))
+        try:
+            await self._tasks.in_thread("scrubbing", self._walk, walks)
+        finally:
+            status.end(int(self._core.clock.time()))
+        result = f"{len(status.damage)} damaged" if status.damage else "sound"
+        size_mb, seconds = status.done_bytes / 1e6, self._monotonic() - begun_s
+        log.info("scrubbed %d files of the log, %.1f MB in %.1f s: %s", len(walks), size_mb, seconds, result)
+
+    def _listed(self) -> Iterator[Walk]:
+        for subject in self.subjects:
+            try:
+                yield from subject()
+            except CorruptionError as error:
+                self._found(Path(error.file).name, error, _CURE)
+            except OSError as error:
+                log.warning("not scrubbed: %s", error)
+
+    def forget_gone(self) -> None:
+        """Forget the damage of files that the log does without by now."""
+        if not self._status.damage:
+            return
+        manifest = self._engine.log.home.manifest
+        self._status.keep({file.name for file in (*manifest.files, *manifest.backlog)})
+
+    # -- in a thread ---------------------------------------------------------------------------------------------------
+
+    def _walk(self, walks: list[Walk]) -> None:
+        for walk in walks:
+            try:
+                for size in self._paced(walk.steps()):
+                    self._status.done_bytes += size
+                    if self._stopped.is_set():
+                        return
+            except FileNotFoundError:
+                continue  # a rewrite has done away with it
+            except (CorruptionError, OSError) as error:
+                self._found(walk.name, error, walk.cure)
+            else:
+                self._status.damage.pop(walk.name, None)
+
+    def _paced(self, steps: Iterator[int]) -> Iterator[int]:
+        begun_s = self._monotonic()
+        for size in steps:
+            yield size
+            now_s = self._monotonic()
+            self._stopped.wait(max((now_s - begun_s) * _PAUSES_A_STEP, size / _MAX_BYTES_A_SECOND))
+            begun_s = self._monotonic()
+
+    def _found(self, name: str, error: Exception, cure: str) -> None:
+        if name not in self._status.damage:
+            log.error("damage on the disk: %s. %s", error, cure)
+        self._status.damage[name] = " ".join(str(error).split())  # INFO has a line for it

@@ -1,0 +1,36 @@
+"""The scrub under way, and what the scrubs have found."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+
+class ScrubStatus:
+    """For INFO and the metrics.  `damage` says what is wrong with each damaged file, by its name."""
+
+    def __init__(self) -> None:
+        self.in_progress = False
+        self.done_bytes = 0
+        self.total_bytes = 0
+        self.passes = 0
+        self.last_end_s = 0  # Unix time at which the last pass ended, 0 without one
+        self.damage: dict[str, str] = {}
+
+    def begin(self, total_bytes: int) -> None:
+        self.in_progress = True
+        self.done_bytes, self.total_bytes = 0, total_bytes
+
+    def end(self, now_s: int) -> None:
+        self.in_progress = False
+        self.passes += 1
+        self.last_end_s = now_s
+
+    @property
+    def percent(self) -> float:
+        """How far the scrub under way is."""
+        return 100 * self.done_bytes / self.total_bytes if self.total_bytes else 100.0
+
+    def keep(self, names: Set[str]) -> None:
+        """Forget the damage of files that are gone."""
+        for name in self.damage.keys() - names:
+            del self.damage[name]

@@ -1,0 +1,142 @@
+"""Damage in files of the log that a start does not read is found, reported and mended while the server runs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from riverbed.store.layout import LOG_DIRECTORY
+from tests.conftest import StartRiverbed
+from tests.support.replicas import fill, info
+from tests.support.servers import RiverbedServer, free_port
+from tests.support.waiting import rewritten, until
+
+FIELDS = ("riverbed_scrub_damaged_files", "riverbed_scrub_last_damage")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def only(server: RiverbedServer, pattern: str) -> Path:
+    (path,) = (server.directory / LOG_DIRECTORY).glob(pattern)
+    return path
+
+
+def scrubs(server: RiverbedServer) -> int:
+    return int(info(server, "persistence")["riverbed_scrubs"])
+
+
+def until_scrubbed(server: RiverbedServer) -> None:
+    """Wait for a scrub that begins from now on."""
+    before = scrubs(server)
+    until(lambda: scrubs(server) >= before + 2, f"a scrub\n{server.log_tail()}")
+
+
+@pytest.fixture
+def server(start_riverbed: StartRiverbed) -> RiverbedServer:
+    """A server with a base, a kept end of the former log, and a log; it scrubs all the time."""
+    port = free_port()
+    server = start_riverbed(options={"scrub-interval": 1, "metrics-port": port})
+    with server.client() as client:
+        fill(client, "s", 2000)
+        rewritten(server)
+        fill(client, "s", 100)
+    return server
+
+
+def test_a_flipped_bit_in_a_base_is_found_after_a_start_and_a_rewrite_mends_it(server: RiverbedServer) -> None:
+    path = only(server, "*.base.aof")
+    server.stop()
+    flip(path)
+    server.start()
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "1", "the damage")
+    found = info(server, "persistence")
+    assert found[FIELDS[1]].startswith(f"{path} at byte ")
+    assert "checksum does not match" in found[FIELDS[1]]
+    assert int(found["riverbed_scrub_last_time"]) >= 0
+    port = server.options["metrics-port"]
+    page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
+    assert "\nriverbed_scrub_damaged_files 1.0\n" in page
+    assert urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60).read() == b"ok\n"
+    until_scrubbed(server)
+    lines = [line for line in server.log_tail().splitlines() if "damage on the disk: " in line]
+    assert len(lines) == 1, "one line, however often it is found"
+    assert "Run BGREWRITEAOF" in lines[0]
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":2100\r\n"
+    rewritten(server)
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
+    until_scrubbed(server)
+    assert info(server, "persistence")[FIELDS[0]] == "0"
+
+
+def test_a_flipped_bit_in_the_kept_end_of_the_former_log_is_found(server: RiverbedServer) -> None:
+    path = min((server.directory / LOG_DIRECTORY).glob("*.incr.aof"))
+    flip(path)
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "1", "the damage")
+    assert path.name in info(server, "persistence")[FIELDS[1]]
+    assert "Only replicas that are away would need it" in server.log_tail()
+    flip(path)
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
+
+
+def test_a_missing_file_is_found(server: RiverbedServer) -> None:
+    path = only(server, "*.base.aof")
+    path.rename(server.directory / "elsewhere")
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "1", "the damage")
+    assert "it is missing" in info(server, "persistence")[FIELDS[1]]
+    (server.directory / "elsewhere").rename(path)
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
+
+
+def test_a_sound_log_that_is_written_and_rewritten_meanwhile_stays_sound(server: RiverbedServer) -> None:
+    with server.client() as client:
+        for _ in range(3):
+            fill(client, "s", 3000, 100)
+            rewritten(server)
+            until_scrubbed(server)
+    assert info(server, "persistence")[FIELDS[0]] == "0"
+    assert "damage on the disk" not in server.log_tail()
+    assert server.stop() == 0
+
+
+def test_no_interval_is_no_scrub_until_there_is_one(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"scrub-interval": 0})
+    assert scrubs(server) == 0
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "scrub-interval", "1") == b"+OK\r\n"
+    until(lambda: scrubs(server) > 0, "a scrub")
+
+
+def test_the_check_reads_the_kept_end_of_the_former_log_and_repair_gives_it_up(server: RiverbedServer) -> None:
+    path = min((server.directory / LOG_DIRECTORY).glob("*.incr.aof"))
+    server.stop()
+    sound = run("check", server.directory)
+    assert sound["sound"] is True
+    flip(path)
+    (found,) = run("check", server.directory)["violations"]
+    assert (found["table"], found["file"]) == ("backlog", str(path))
+    mended = run("check", server.directory, "--repair")
+    assert mended["sound"] is True
+    assert "out of the backlog" in mended["repaired"][0]["done"]
+    assert run("check", server.directory)["sound"] is True
+    server.start()
+    until(lambda: not path.exists(), "the end of the file")
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":2100\r\n"
+
+
+def run(*words: object) -> dict[str, object]:
+    command = [sys.executable, "-m", "riverbed.tools.entry", *map(str, words), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
