@@ -109,12 +109,9 @@ class _Copy:
             sink.run([b"XGROUP", b"CREATE", key, group.name, id_text(group.last_id)])
             self._add_members(group, its_pending)
         self._remove_placeholders()
-        counters = [b"ENTRIESADDED", b"%d" % live.entries_added, b"MAXDELETEDID", id_text(live.max_deleted_id)]
-        top = max(live.last_id, live.max_deleted_id)
-        sink.run([b"XSETID", key, id_text(top), *counters])
-        if top != live.last_id:
-            # Redis before 8 accepts an XSETID below MAXDELETEDID, but not in the same command
-            sink.run([b"XSETID", key, id_text(live.last_id)])
+        # Redis 8 lets no group have read more than was added, but keeps one that has
+        most_read = max((group.entries_read or 0 for group in groups), default=0)
+        self._set_counters(max(live.entries_added, most_read))
         for group in groups:
             if group.entries_read is not None:
                 place = [id_text(group.last_id), b"ENTRIESREAD", b"%d" % group.entries_read]
@@ -122,10 +119,21 @@ class _Copy:
             policy = delivery_policy(self._client, key, group.name) if sink.is_riverbed else []
             if policy:
                 sink.run([b"XGROUP", b"POLICY", key, group.name, *policy])
+        if most_read > live.entries_added:
+            self._set_counters(live.entries_added)
         deadline = deadline_ms(self._client, key)
         if deadline is not None:
             sink.run([b"PEXPIREAT", key, b"%d" % deadline])
         return Copied(entries, len(live.groups), sum(map(len, pending)), unmarked=live.has_idempotence)
+
+    def _set_counters(self, entries_added: int) -> None:
+        key, live, sink = self._key, self._live, self._sink
+        top = max(live.last_id, live.max_deleted_id)
+        counters = [b"ENTRIESADDED", b"%d" % entries_added, b"MAXDELETEDID", id_text(live.max_deleted_id)]
+        sink.run([b"XSETID", key, id_text(top), *counters])
+        if top != live.last_id:
+            # Redis before 8 accepts an XSETID below MAXDELETEDID, but not in the same command
+            sink.run([b"XSETID", key, id_text(live.last_id)])
 
     def _add_entries(self, pending: list[LivePending]) -> int:
         """XADD all entries, and a placeholder for each pending entry that is missing -> the number of entries."""

@@ -179,6 +179,32 @@ def test_a_running_riverbed_is_told_when_consumers_were_seen(
     assert shown_by(second) == expected
 
 
+def test_no_group_is_said_to_have_read_more_than_was_added_by_then(start_redis: StartRedis) -> None:
+    """Redis 8 takes such a number for as many as were added."""
+    source, target = start_redis(), start_redis()
+    with source.client() as client, target.client() as monitor:
+        client.pipeline([("XADD", "s", f"{number}-0", "f", "v") for number in range(1, 6)])
+        client.ask("XSETID", "s", "9-0", "ENTRIESADDED", 1047, "MAXDELETEDID", "7-0")
+        client.ask("XGROUP", "CREATE", "s", "ahead", "5-0", "ENTRIESREAD", 1047)
+        client.ask("XGROUP", "CREATE", "s", "behind", "2-0", "ENTRIESREAD", 2)
+        client.ask("XSETID", "s", "9-0", "ENTRIESADDED", 1008, "MAXDELETEDID", "7-0")
+        assert monitor.ask("MONITOR") == b"+OK\r\n"
+        imported(url(source), url(target))
+        assert shown_by(target) == shown_by(source)
+        target.stop()
+        lines = monitor.rest_until_closed().decode().split("\r\n")
+    added = 0
+    told = {}
+    for words in (line.replace('"', "").split() for line in lines):
+        if "ENTRIESADDED" in words:
+            added = int(words[words.index("ENTRIESADDED") + 1])
+        elif "ENTRIESREAD" in words:
+            read = int(words[words.index("ENTRIESREAD") + 1])
+            told[words[words.index("s") + 1]] = min(read, added)
+    assert told == {"ahead": 1047, "behind": 2}
+    assert added == 1008
+
+
 def seen_times(server: Server) -> list[bytes]:
     with server.client() as client:
         return re.findall(rb"seen-time\r\n:(\d+)", client.ask("XINFO", "STREAM", "s", "FULL"))
