@@ -81,7 +81,7 @@ class Entry(NamedTuple):
 class Node(NamedTuple):
     """What a node was given: how many entries, the bytes of their fields, the first and the last packed ID."""
 
-    count: int
+    entries: int
     size: int
     first: bytes
     last: bytes

@@ -101,6 +101,11 @@ def test_others_are_served_while_many_are_shown(
     in_loop(body())
 
 
+async def turn() -> None:
+    """Let the server have a turn of the loop."""
+    await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_what_happens_to_groups_while_they_are_shown_does_not_show(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, question: str
@@ -116,11 +121,11 @@ def test_what_happens_to_groups_while_they_are_shown_does_not_show(
         assert client.session.long_reply is None
         client.send(question)
         while client.session.long_reply is None:
-            await asyncio.sleep(0)
+            await turn()
         other.send("XGROUP DESTROY s g7", "XGROUP DESTROY s g8", "XGROUP CREATE s new 0", "XADD s * f v", "DEL s")
         replies: list[bytes] = []
         while not replies:
-            await asyncio.sleep(0)
+            await turn()
             replies = client.replies()
         assert replies == [before]
         ticks.close()
