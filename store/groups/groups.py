@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from riverbed.store.format.groups import group_key
+from riverbed.store.format.groups import GroupRow, group_key
 from riverbed.store.groups.consumers import UNKNOWN, Consumer
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.recent_deliveries import RecentDeliveries
@@ -25,28 +25,43 @@ class Groups:
         self.stream = stream
         self._recent_deliveries = recent_deliveries
         self.acked_trim_start = MIN_ID  # where the next approximate ACKED trim begins; see reference_trim.py
-        self._by_name: dict[bytes, Group] = {}
+        self._by_name: dict[bytes, Group] = {}  # the groups that were asked for
+        self._unread: dict[bytes, int] = {}  # the numbers of the others
         if stream.group_count:
-            self._load()
-
-    def _load(self) -> None:
-        for group_no, row in group_rows(self.stream.txn.cursor("groups"), self.stream.stream_no):
-            self._by_name[row.name] = Group.of_row(self.stream, group_no, row, self._recent_deliveries)
+            rows = group_rows(stream.txn.cursor("groups"), stream.stream_no)
+            self._unread = {row.name: group_no for group_no, row in rows}
 
     def get(self, name: bytes) -> Group | None:
-        return self._by_name.get(name)
+        return self._by_name.get(name) or self._read(name)
+
+    def _read(self, name: bytes) -> Group | None:
+        group_no = self._unread.pop(name, None)
+        if group_no is None:
+            return None
+        txn = self.stream.txn
+        packed = txn.lmdb.get(group_key(self.stream.stream_no, group_no), db=txn.handles["groups"])
+        assert packed is not None, "a group without a row"
+        group = Group.of_row(self.stream, group_no, GroupRow.unpack(packed), self._recent_deliveries)
+        self._by_name[name] = group
+        return group
+
+    def _all(self) -> dict[bytes, Group]:
+        """All groups by name; takes a kilobyte of memory for each."""
+        for name in list(self._unread):
+            self._read(name)
+        return self._by_name
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._by_name) + len(self._unread)
 
     def __iter__(self) -> Iterator[Group]:
         """The groups in byte order of their names."""
-        return iter([self._by_name[name] for name in sorted(self._by_name)])
+        return iter([group for _, group in sorted(self._all().items())])
 
     def referenced(self, packed_ids: list[bytes]) -> set[bytes]:
         """The IDs of the ascending `packed_ids` that some group has not read yet, or has pending."""
         referenced: set[bytes] = set()
-        for group in self._by_name.values():
+        for group in self._all().values():
             unread = bisect_right(packed_ids, pack_id(group.last_id))
             referenced.update(packed_ids[unread:])
             referenced.update(group.find_many(packed_ids))
@@ -105,7 +120,7 @@ class Groups:
         txn = self.stream.txn
         self.write_back()
         groups = Groups(copy, self._recent_deliveries)
-        groups._by_name.clear()
+        groups._unread.clear()
         for group in self:
             new = Group.of_row(copy, txn.next_group_no, group.row(), self._recent_deliveries)
             twins: dict[bytes, Consumer] = {}
