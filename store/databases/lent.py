@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # More lent streams, or bytes of rows that are in no table, make the next checkpoint longer than some 12 ms.
 _MOST_STREAMS = 1024
-_MOST_BYTES = 1 << 20  # they fit into the processor's cache
+_MOST_BYTES = 1 << 21  # they fit into the processor's cache
 # Streams that are taken back at once, or whose rows are put into the table at once: less than a millisecond.
 _BATCH = 16
 

@@ -33,6 +33,8 @@ from riverbed.store.wire import IS_NATIVE, LOGGED, Request, parse, words_of
 CHUNK_BYTES: Final = 1 << 20
 FEED_BYTES: Final = 1 << 15
 LONG_BATCH_BYTES: Final = 32 * CHUNK_BYTES
+# Where a batch ends.  Searching for all of this takes a third of the time of searching for its first two bytes.
+_ANNOTATED: Final = b"\n" + logformat.ANNOTATION_START
 # A log without annotations does not mark batches: this many commands make one.
 PLAIN_BATCH_COMMANDS: Final = 256
 
@@ -134,7 +136,7 @@ class PartReader:
     def _checksummed(self) -> Iterator[Batch]:
         """Batches of a file in which annotations cover every command.
 
-        The loop body is the fast path: a batch in memory without another `#` at the start of a line, which the C
+        The loop body is the fast path: a batch in memory without another annotation's start in it, which the C
         parser takes whole.  Anything else goes to `_exact_batch`, which trusts framing alone.
         """
         number, name, counts, size = self._number, self._name, self._counts, self._size
@@ -148,7 +150,7 @@ class PartReader:
             wanted = CHUNK_BYTES
             at = 0
             while at < len(data):
-                mark = data.find(b"\n#", at) + 1
+                mark = data.find(_ANNOTATED, at) + 1
                 match = match_annotation(data, mark) if mark else None
                 if match is not None:
                     checksum, tail, covered, after_text, time = match.groups()

@@ -31,6 +31,7 @@ from riverbed.store.position import LogPosition
 from riverbed.store.recovery.tables_from_log import TablesFromLog
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.purge import purge
+from riverbed.store.wire import count_of
 from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.offline.foreign import ForeignLog, Skipped
 from riverbed.tools.offline.moment import Moment, time_text
@@ -108,7 +109,7 @@ class LogUntil:
                 return
             self.end, self.time_ms = batch.end, time_ms
             yield batch
-            self._bar.advance(batch.size, len(batch.commands))
+            self._bar.advance(batch.size, count_of(batch.requests))
         if until is not None and until.time_ms is not None and self.time_ms is None and self.end.position:
             raise Failure(
                 f"{self._bar.done_items} commands and no time: `aof-timestamp-enabled` was off when this log was "

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
-from riverbed.store.log.file_reader import CHUNK_BYTES
+from riverbed.store.log.file_reader import CHUNK_BYTES, PartReader
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import (
@@ -64,6 +65,13 @@ def test_what_is_written_is_the_commands_and_the_annotation_of_the_format() -> N
     text = encode_command(xadd(1))
     log.append(text, len(text), 1234)
     assert files.data(FIRST) == text + encode_annotation(text, len(text), 1234)
+
+
+def test_lines_in_values_that_look_like_comments_do_not_make_reading_slow() -> None:
+    batches = [[xadd(1, b"\r\n# not a comment\r\n#C")], [xadd(2, b"\n#\n#RB:")]]
+    files, _ = filled(batches)
+    with patch.object(PartReader, "_exact_batch", side_effect=AssertionError("the slow way")):
+        assert commands_of(reopened(files)[1]) == batches
 
 
 def test_the_offset_counts_commands_and_not_comment_lines() -> None:

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.format.log_lines import encode_annotation
-from riverbed.store.log import manifest
+from riverbed.store.log import file_reader, manifest
 from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.rebuild import rebuild
@@ -46,6 +47,13 @@ from tests.support.scripts.group_commands import GROUP_FAMILY, NEWER_FAMILY
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return small_log(tmp_path / "log")
+
+
+def test_a_copied_log_is_counted_without_making_words_of_its_runs(log: Path, tmp_path: Path) -> None:
+    with patch.object(file_reader, "words_of", side_effect=AssertionError("words")):
+        report = replay(log, tmp_path / "target")
+    assert report["copied"]
+    assert report["commands"] > 0
 
 
 # -- the exact batch ---------------------------------------------------------------------------------------------------
