@@ -177,9 +177,10 @@ class PubSub:
 
     def forget(self, session: Session) -> None:
         """End all subscriptions of a client, silently."""
-        for kind in (self.channels, self.patterns, self.shard_channels):
-            kind.forget(session)
-        session.refresh()
+        if session.subscriptions:
+            for kind in (self.channels, self.patterns, self.shard_channels):
+                kind.forget(session)
+            session.refresh()
 
     def _send(self, subscribers: Iterable[Session], *words: bytes) -> int:
         """Send a message.  Both wire forms are made at most once; all receivers share the bytes."""

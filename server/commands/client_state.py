@@ -63,9 +63,10 @@ class Names:
 
     def forget(self) -> None:
         """Drop the names: the client has gone, but its session may be garbage for a while."""
-        self.set_client(b"")
-        self.set_library(b"")
-        self.set_library_version(b"")
+        size = len(self.client) + len(self.library) + len(self.library_version)
+        if size:
+            self.client = self.library = self.library_version = b""
+            self._account.keep(-size)
 
 
 class Transaction:

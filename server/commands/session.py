@@ -36,8 +36,11 @@ class Peer(Protocol):
     """What a session may ask of the connection it belongs to."""
 
     address: str
-    local_address: str
     fd: int
+
+    @property
+    def local_address(self) -> str:
+        """The server's own end of the connection."""
 
     def close_soon(self) -> None:
         """Close unless replies are waiting for the tick; then `attend` closes after them."""
@@ -171,7 +174,8 @@ class Session:
         The fast path stops too: otherwise it would run fast commands without the MULTI or SELECT before them.
         """
         self._closing = True
-        self.refresh()
+        self.is_plain = False
+        self.attention = True
 
     def authenticate(self, on: bool) -> None:
         """Allow the client everything from now on, or only what is allowed before AUTH."""
@@ -186,14 +190,14 @@ class Session:
     def refresh(self) -> None:
         """Derive what depends on several of the fields above; call it after changing one."""
         self.is_plain = (
-            self.authenticated
+            not self._closing
+            and self.authenticated
             and self.transaction.queued is None
             and not self.replies_off
             and not self.skip_replies
             and not self.is_monitor
             and not self.is_replica
             and not self.is_confined
-            and not self._closing
             and not self.must_wait
         )
         self.attention = bool(self._closing or self.congested or self.is_held or self.long_reply)
@@ -223,9 +227,10 @@ class Session:
 
     def drop_pushes(self) -> None:
         """Drop the kept pushes."""
-        self.held_pushes.clear()
-        self.account.add(-self.held_push_bytes)
-        self.held_push_bytes = 0
+        if self.held_pushes:
+            self.held_pushes.clear()
+            self.account.add(-self.held_push_bytes)
+            self.held_push_bytes = 0
 
     # -- waiting -------------------------------------------------------------------------------------------------------
 
@@ -241,6 +246,11 @@ class Session:
     def must_wait_for_others(self) -> bool:
         """It waits for a key, for the end of a pause or of its own command, not because of unread replies."""
         return self.blocked is not None or self.paused or self.is_sliced
+
+    @property
+    def is_idle(self) -> bool:
+        """All that the client has sent was executed, and its replies were handed over; it waits for nothing."""
+        return not (self.in_line or self.out or self.must_wait or self.input.has_unread or self.input.pending_bytes)
 
     def hold_back(self, requests: Requests) -> None:
         """Keep `requests`, the rest of a batch, and what arrives behind them, until the client may go on."""
@@ -296,9 +306,20 @@ class Session:
 
     def drop_input(self) -> None:
         """Drop all requests that the client has sent."""
-        self.put_back([])
-        self.input.drop()
+        self._drop_input()
         self.settle()
+
+    def _drop_input(self) -> None:
+        self.backlog, self._backlog_bytes = [], 0
+        self.input.drop()
+
+    def drop_all(self) -> None:
+        """The client has gone: keep nothing for it."""
+        self.out.clear()
+        self.drop_pushes()
+        self._drop_input()
+        self.names.forget()
+        self.account.close()
 
     # -- what it has the server keep -----------------------------------------------------------------------------------
 

@@ -152,16 +152,12 @@ class Executor:
         """Forget a client that has disconnected.  A second call for it does nothing."""
         if self.context.sessions.pop(session.id, None) is None:
             return
-        self.control.forget(session)
         session.begin_closing()
+        self.control.forget(session)
         session.end_long_reply()
         self.sliced_commands.drop(session)
         self.outbox.forget(session)
-        session.out.clear()
-        session.drop_pushes()
-        session.drop_input()
-        session.names.forget()
-        session.account.close()
+        session.drop_all()
         for report in self.events.disconnected:
             report(session)
 
@@ -222,6 +218,9 @@ class Executor:
         session.input.end()
         if session.blocked is not None and not session.blocked.is_for_work:
             self.control.kill(session)
+        elif session.is_idle and not self.outbox.holds(session):
+            session.begin_closing()
+            session.peer.close_soon()
         elif not session.in_line:
             session.in_line = True
             self._arrivals.append(session)

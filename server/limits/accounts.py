@@ -193,9 +193,11 @@ class Account:
         """
         self.waiting = waiting
         self.growing = growing
-        difference = waiting + growing + other - self.owed
-        if difference:
-            self.add(difference)
+        owed = waiting + growing + other
+        if owed != self.owed:
+            self.add(owed - self.owed)
+        elif not owed and self._is_read:
+            return  # as it was: nothing is owed
         self.look_again()
 
     def grow(self, difference: int) -> None:
@@ -251,7 +253,8 @@ class Account:
     def close(self) -> None:
         """Empty the account of a client that has gone."""
         self.settle(waiting=0, growing=0, other=0)
-        self.keep(-self.kept)
+        if self.kept:
+            self.keep(-self.kept)
 
 
 class Accounts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -28,11 +27,12 @@ class Connection(asyncio.Protocol):
 
     data_received: _Receive  # set with the session; no method, which would be one more call for each chunk
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, unix_path: str = "") -> None:
+        """`unix_path` is where the server listens, for a client of the Unix socket."""
         self._executor = executor
         self._stats = executor.stats
+        self._unix_path = unix_path
         self.address = ""
-        self.local_address = ""
         self.fd = -1
         self._soft_limit_since: float | None = None
         self._may_read = True
@@ -56,10 +56,8 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, transport: asyncio.Transport) -> None:
         """Make a session for the client, as the last step that can fail.  Raises OSError when the client has gone."""
-        sock: socket.socket = transport.get_extra_info("socket")
-        self.fd = sock.fileno()
-        self.address = _address_text(transport, "peername")
-        self.local_address = _address_text(transport, "sockname")
+        self.fd = transport.get_extra_info("socket").fileno()
+        self.address = f"{self._unix_path}:0" if self._unix_path else _address_text(*peer_name(transport))
         transport.set_write_buffer_limits(0)  # all that the kernel does not take is counted
         self.session: Session = self._executor.connect(self)
         self._has_session = True
@@ -101,6 +99,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     # -- Peer ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def local_address(self) -> str:
+        """Asked for rarely, so the system is asked then; a connection that is closed has none, as in Redis."""
+        if self._unix_path:
+            return self.address
+        name = self._transport.get_extra_info("sockname")
+        return "?:0" if name is None else _address_text(name[0], name[1])
 
     def close_soon(self) -> None:
         if not self.session.out and not self._executor.outbox.holds(self.session):
@@ -192,23 +198,14 @@ class _SmallPieces(asyncio.BufferedProtocol):
             connection.session.settle()
 
 
-def peer_host(transport: asyncio.BaseTransport) -> str:
-    """The host of a client on a TCP socket.  Raises ConnectionResetError when it has gone."""
-    return _tcp_name(transport, "peername")[0]
-
-
-def _tcp_name(transport: asyncio.BaseTransport, which: str) -> tuple[str, int]:
-    """Host and port of `peername` or `sockname`.  Raises ConnectionResetError when there is none."""
-    name = transport.get_extra_info(which)
+def peer_name(transport: asyncio.BaseTransport) -> tuple[str, int]:
+    """Host and port of a client on a TCP socket.  Raises ConnectionResetError when it has gone."""
+    name = transport.get_extra_info("peername")
     if name is None:
-        raise ConnectionResetError(f"no {which}")
+        raise ConnectionResetError("no peername")
     return name[0], name[1]
 
 
-def _address_text(transport: asyncio.BaseTransport, which: str) -> str:
-    """`host:port`, `[v6]:port`, or `path:0` for a Unix socket."""
-    sock: socket.socket = transport.get_extra_info("socket")
-    if sock.family == socket.AF_UNIX:
-        return f"{sock.getsockname()}:0"
-    host, port = _tcp_name(transport, which)
+def _address_text(host: str, port: int) -> str:
+    """`host:port` or `[v6]:port`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

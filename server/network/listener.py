@@ -11,12 +11,12 @@ import logging
 import os
 import signal
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from riverbed.server.assembly import Server, open_server
 from riverbed.server.execution.admission import is_loopback
 from riverbed.server.network.addresses import Addresses
-from riverbed.server.network.connection import Connection, peer_host
+from riverbed.server.network.connection import Connection, peer_name
 from riverbed.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ PROTECTED = (
 )
 
 
+_MOST_KEEP_ALIVE_S: Final = 32767  # Linux takes no more
+
+
 class Listener:
     """The open sockets of one server; `metrics` is the page for Prometheus, if it is asked for."""
 
@@ -41,6 +44,8 @@ class Listener:
         self.metrics: Metrics | None = None
         self._addresses = addresses
         self._servers: list[asyncio.Server] = []
+        self._tcp: list[socket.socket] = []
+        config.observe("tcp-keepalive", self._keep_alive)
 
     async def listen(self) -> None:
         """Accept connections to the bound addresses, and to the Unix socket if there is to be one, from now on.
@@ -52,17 +57,33 @@ class Listener:
         self.metrics = await _open_metrics(self.server, self._addresses)  # before clients may think that all is ready
         loop = asyncio.get_running_loop()
         config = self.config
-        for sock in self._addresses.clients:
-            self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=config.tcp_backlog))
+        self._tcp += self._addresses.clients
+        self._keep_alive()
+        backlog = config.tcp_backlog
+        for sock in self._tcp:
+            self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=backlog))
         if config.unixsocket:
             sock = make_unix_socket(config)
-            self._servers.append(await loop.create_unix_server(self._accept, sock=sock, backlog=config.tcp_backlog))
+            self._servers.append(await loop.create_unix_server(self._accept_local, sock=sock, backlog=backlog))
 
     def _accept(self) -> asyncio.Protocol:
         return _GuardedConnection(self.server)
 
+    def _accept_local(self) -> asyncio.Protocol:
+        return _GuardedConnection(self.server, self.config.unixsocket)
+
+    def _keep_alive(self) -> None:
+        """Have the sockets of the clients that come from now on probe a silent peer.
+
+        A socket has the options of the one that accepts it, so a new client costs no call.
+        """
+        for sock in self._tcp:
+            if sock.fileno() >= 0:
+                keep_alive(sock, self.config.tcp_keepalive)
+
     def close(self) -> None:
         """Accept no more."""
+        self._tcp.clear()
         for server in self._servers:
             server.close()
 
@@ -84,52 +105,46 @@ def make_unix_socket(config: Config) -> socket.socket:
 
 
 class _GuardedConnection(Connection):
-    """Refuses clients beyond `maxclients`, and strangers in protected mode; sets the socket's keep-alive."""
+    """Refuses clients beyond `maxclients`, and strangers in protected mode."""
 
-    def __init__(self, server: Server) -> None:
-        super().__init__(server.executor)
+    def __init__(self, server: Server, unix_path: str = "") -> None:
+        super().__init__(server.executor, unix_path)
         self._stopping = server.stopping
 
     def _begin(self, transport: asyncio.Transport) -> None:
         if self._stopping.is_ending:  # the system had accepted it when the listener closed
             transport.abort()
             return
-        sock: socket.socket = transport.get_extra_info("socket")
-        is_tcp = sock.family != socket.AF_UNIX
-        refusal = self._refusal(peer_host(transport) if is_tcp else None)
+        refusal = self._refusal(transport)
         if refusal is not None:
             transport.write(refusal)
             transport.close()
             return
-        seconds = self._executor.config.tcp_keepalive
-        if seconds and is_tcp:
-            _keep_alive(sock, seconds)
         super()._begin(transport)
 
-    def _refusal(self, host: str | None) -> bytes | None:
-        """The line that turns a client away, None for one that may stay.  `host` is None on a Unix socket."""
+    def _refusal(self, transport: asyncio.Transport) -> bytes | None:
+        """The line that turns a client away, None for one that may stay.  Raises ConnectionResetError."""
         executor = self._executor
         config = executor.config
         if len(executor.context.sessions) >= config.maxclients:
             executor.stats.connections_rejected += 1
             return TOO_MANY_CLIENTS
-        if config.protected_mode and not config.requirepass and host is not None and not is_loopback(host):
-            return PROTECTED
+        if config.protected_mode and not config.requirepass and not self._unix_path:
+            host, _ = peer_name(transport)
+            return None if is_loopback(host) else PROTECTED
         return None
 
 
-def _keep_alive(sock: socket.socket, seconds: int) -> None:
-    """Probe a silent peer after `seconds`, then three times at a third of it, as Redis does."""
-    # uvloop's stand-in for a socket makes a socket for every option; this one serves for all, and closes nothing
-    own = socket.socket(sock.family, sock.type, sock.proto, sock.fileno())
-    try:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", max(seconds // 3, 1)), ("TCP_KEEPCNT", 3)):
-            option = getattr(socket, name, None)  # macOS has another name for the first one
-            if option is not None:
-                own.setsockopt(socket.IPPROTO_TCP, option, value)
-    finally:
-        own.detach()
+def keep_alive(sock: socket.socket, seconds: int) -> None:
+    """Probe a silent peer after `seconds`, then three times at a third of it, as Redis does; 0: never."""
+    seconds = min(seconds, _MOST_KEEP_ALIVE_S)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, seconds > 0)
+    if not seconds:
+        return
+    for name, value in (("TCP_KEEPIDLE", seconds), ("TCP_KEEPINTVL", max(seconds // 3, 1)), ("TCP_KEEPCNT", 3)):
+        option = getattr(socket, name, None)  # macOS has another name for the first one
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def serve(config: Config) -> int:

@@ -92,15 +92,16 @@ class RequestReader(StrictReader):
     @property
     def has_more(self) -> bool:
         """Whether another call finds something although nothing arrives: a request, an error or the end."""
-        return self._is_unfinished or self.error is not None or self.has_ended
+        return self.has_unread or self.error is not None or self.has_ended
 
     @property
     def is_over(self) -> bool:
         """Whether no request comes any more: there is an error, or nothing but the end."""
-        return self.error is not None or (self.has_ended and not self._is_unfinished)
+        return self.error is not None or (self.has_ended and not self.has_unread)
 
     @property
-    def _is_unfinished(self) -> bool:
+    def has_unread(self) -> bool:
+        """Whether bytes wait that may hold a request."""
         return bool(self.chunk or self._data or self.has_rest or self.awaits_verdict)
 
     @property

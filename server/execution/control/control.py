@@ -48,7 +48,6 @@ class Controls:
         self._transactions.discard(session)
         self._pubsub.forget(session)
         self._monitors.forget(session)
-        session.refresh()
 
     def kill(self, session: Session) -> None:
         session.begin_closing()

@@ -18,12 +18,14 @@ import pytest
 
 from riverbed.server.config.config import Config
 from riverbed.server.network import listener
+from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.connection import Connection
-from riverbed.server.network.listener import TOO_MANY_CLIENTS
+from riverbed.server.network.listener import TOO_MANY_CLIENTS, Listener
 from tests.conftest import StartRiverbed
 from tests.support.faults.silence import UnixClient
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer, free_port
+from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import rewritten, until
 
 
@@ -256,12 +258,60 @@ def test_a_connection_that_cannot_begin_is_aborted_and_has_no_session(ask: Calla
     connection.connection_lost(None)  # asks nothing of the executor
 
 
-def test_keep_alive_is_set_and_the_socket_stays_open() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        accepted, _ = server.accept()
-        with accepted:
-            listener._keep_alive(accepted, 300)
-            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 100
-            client.sendall(b"still open")
-            assert accepted.recv(100) == b"still open"
+def test_clients_have_the_keep_alive_that_is_set_when_they_come(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        address = ("127.0.0.1", free_port())
+        own = Listener(
+            ticks.config, ticks.server, Addresses(Config.load(["--bind", address[0], "--port", str(address[1])]))
+        )
+        await own.listen()
+
+        async def options() -> tuple[int, ...]:
+            """Of the server's end of a new connection."""
+            with socket.create_connection(address) as client:
+                client.setblocking(False)
+                client.sendall(b"PING\r\n")
+                await asyncio.get_running_loop().sock_recv(client, 100)
+                session = max(ticks.executor.context.sessions.values(), key=lambda session: session.id)
+                with socket.socket(fileno=os.dup(session.peer.fd)) as end:
+                    is_on = end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                    names = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                    return is_on, *(end.getsockopt(socket.IPPROTO_TCP, name) for name in names)
+
+        assert await options() == (1, 300, 100, 3)
+        ticks.config.set([("tcp-keepalive", "60")])
+        assert await options() == (1, 60, 20, 3)
+        ticks.config.set([("tcp-keepalive", "100000")])
+        assert await options() == (1, 32767, 10922, 3)  # no more than the system takes
+        ticks.config.set([("tcp-keepalive", "0")])
+        assert (await options())[0] == 0
+        own.close()
+        ticks.config.set([("tcp-keepalive", "90")])  # no socket listens any more
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_client_that_leaves_is_closed_without_a_tick_of_its_own(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        idle, busy, torn = Client(ticks), Client(ticks), Client(ticks)
+        idle.send("PING")
+        await ticks.settle()
+        torn.send_bytes(b"*1\r\n$4\r\nPI")
+        await ticks.settle()
+        busy.send("PING")
+        before = ticks.executor.stats.tick.count
+        for client in (idle, busy, torn):
+            client.end()
+        assert [idle.is_closed, busy.is_closed, torn.is_closed] == [True, False, False]
+        await ticks.settle()
+        assert idle.replies() == busy.replies() == [b"+PONG\r\n"]
+        assert torn.replies() == []
+        assert busy.is_closed
+        assert torn.is_closed
+        assert ticks.executor.stats.tick.count == before + 1
+        ticks.close()
+
+    in_loop(body())
