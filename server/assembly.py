@@ -89,9 +89,9 @@ class Server:
             blocking=executor.blocking,
             evictor=self.evictor,
         )
-        self.rewriting = Rewriting(core, executor, tasks)
+        self.rewriting = Rewriting(core, executor, tasks, self.checkpoints)
         self.scrub = Scrub(core, tasks)
-        self.snapshots = Snapshots(core, executor, tasks, self.checkpoints.checkpoint)
+        self.snapshots = Snapshots(core, executor, tasks, self.checkpoints)
         self.replication = Replication(
             core,
             executor,

@@ -61,6 +61,15 @@ class Durability:
             self._tables_error = error
         self.seconds = self._clock.monotonic() - self._begun
 
+    def require(self) -> None:
+        """Raise LogWriteError or lmdb.Error if this has failed; both were told before."""
+        if self._log_error is not None:
+            raise LogWriteError(f"syncing the log failed: {self._log_error}") from self._log_error
+        if self._tables_error is not None:
+            raise self._tables_error
+        if not self.is_over:
+            raise LogWriteError("the server is stopping")
+
     def settle(self) -> None:
         """Report to the log how far it is durable.  Raises LogWriteError, which breaks the log, or lmdb.Error."""
         if self._unsynced is not None:
@@ -87,9 +96,10 @@ class Checkpoints:
         """Whether a checkpoint was begun and has not ended."""
         return self._durability is not None
 
-    def is_syncing_of(self, durability: Durability) -> bool:
-        """Whether the checkpoint that was begun and has not ended is this one."""
-        return self._durability is durability
+    @property
+    def syncing(self) -> Durability | None:
+        """The checkpoint that was begun and has not ended."""
+        return self._durability
 
     def begun(self, durability: Durability) -> None:
         """Note that LMDB has committed a checkpoint."""

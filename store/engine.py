@@ -467,25 +467,17 @@ class Engine:
             self.refusal = reason
 
     def divide_log(self) -> LogPosition:
-        """Begin a new file of the log and checkpoint there, so that LMDB holds exactly the state before that file.
+        """Begin a new file of the log, and a checkpoint there, so that LMDB holds exactly the state before that file.
 
-        -> the end of the log.  Call it between ticks.  Raises LogWriteError, lmdb.Error; then the log continues in the
-        present file.
+        -> the end of the log.  Call it between ticks.  The checkpoint, unless the last one was there, is not durable
+        yet; see `begin_checkpoint`.  Raises LogWriteError, lmdb.Error; then the log continues in the present file.
         """
         assert not self.txn.log, "a tick is open"
         if not self.log.is_fresh:
             self.rotate()
         if self.needs_checkpoint:
-            self.checkpoint()
+            self.begin_checkpoint()
         return self.log.end
-
-    def secure_checkpoint(self) -> None:
-        """Checkpoint twice, so that even the commit that `tables/power_loss.py` goes back to has the present state.
-
-        For callers that are about to delete files that earlier checkpoints need.  Raises LogWriteError, lmdb.Error.
-        """
-        for _ in range(2):
-            self.checkpoint()
 
     def check_space(self) -> None:
         """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
     from riverbed.store.checkpoint import Durability
+    from riverbed.store.position import LogPosition
 
 log = logging.getLogger("riverbed")
 
@@ -57,6 +58,8 @@ class Checkpoints:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False  # the next one, as soon as the disk has the one before
+        self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
+        self._durability: Durability | None = None  # of the one that a thread was given last
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         for name in ("appendfsync", "checkpoint-interval-ms"):
             self._config.observe(name, self._follow_config)
@@ -123,6 +126,42 @@ class Checkpoints:
         self._begin_checkpoint()
         self._end_checkpoint()
 
+    async def checkpoint_in_thread(self) -> None:
+        """As `checkpoint_now`, but clients are served while the disk works.
+
+        Raises LogWriteError, lmdb.Error, StateLostError.
+        """
+        if self._syncing is not None:
+            self._is_due = True  # what has run is in the next one, which begins at the end of this one
+            await asyncio.wait([self._syncing])
+        if self._syncing is None:
+            self._begin_in_thread()
+        durability = self._durability
+        assert self._syncing is not None
+        assert durability is not None
+        await asyncio.wait([self._syncing])
+        durability.require()
+
+    def _begin_in_thread(self) -> None:
+        """Begin a checkpoint, which a thread makes durable.  Raises LogWriteError, lmdb.Error, StateLostError."""
+        self._is_due = False
+        self._hand_over(self._begin_checkpoint())
+        self._sliced_commands.rest()
+
+    def _hand_over(self, durability: Durability) -> None:
+        """Have a thread make a checkpoint durable."""
+        self._durability = durability
+        self._syncing = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
+        self._syncing.add_done_callback(lambda task: self._synced(task, durability))
+
+    def divide_log(self) -> LogPosition:
+        """As `Engine.divide_log`, between ticks; a thread makes the checkpoint durable."""
+        end = self._engine.divide_log()
+        durability = self._engine.checkpoints.syncing
+        if durability is not None:
+            self._hand_over(durability)
+        return end
+
     def _begin_checkpoint(self) -> Durability:
         self._disarm()
         self._failures.commit_early()
@@ -148,10 +187,7 @@ class Checkpoints:
             return
         self._is_due = False
         with self._retrying():
-            durability = self._begin_checkpoint()
-            synced = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
-            synced.add_done_callback(lambda task: None if task.cancelled() else self._synced(durability))
-        self._sliced_commands.rest()
+            self._begin_in_thread()
 
     def checkpoint_later(self) -> None:
         """Begin a checkpoint behind the tick under way."""
@@ -166,10 +202,14 @@ class Checkpoints:
         self._checkpoint()
         return True
 
-    def _synced(self, durability: Durability) -> None:
+    def _synced(self, task: asyncio.Task[None], durability: Durability) -> None:
         """End the checkpoint that is on the disk now, unless a caller that could not wait has ended it."""
+        if self._syncing is task:
+            self._syncing = None
+        if task.cancelled():
+            return
         with self._retrying():
-            if self._engine.checkpoints.is_syncing_of(durability):
+            if self._engine.checkpoints.syncing is durability:
                 self._end_checkpoint()
         if self._is_due:
             self._checkpoint()

@@ -30,6 +30,7 @@ from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from riverbed.server.background.checkpoints import Checkpoints
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.server.execution.ticks import Ticks
@@ -53,13 +54,14 @@ _EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lm
 class Rewriting:
     """The rewrites of one server.  `status` is what INFO shows of them."""
 
-    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks) -> None:
+    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoints: Checkpoints) -> None:
         self.status = core.rewrite
         self._core = core
         self._engine = core.engine
         self._monotonic = core.clock.monotonic
         self._ticks = ticks
         self._tasks = tasks
+        self._checkpoints = checkpoints
         self._loop = asyncio.get_running_loop()
         self._adopted: asyncio.Future[Base] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -175,19 +177,22 @@ class Rewriting:
         finally:
             self._worker = None
             engine.tables.env.reader_check()  # a killed reader would keep pages from being used again
-        # a power loss may undo the last checkpoint; the files that the one before goes on from are about to be deleted
-        await self._reach_end_of_tick()
-        engine.secure_checkpoint()
+        # A power loss may undo the last checkpoint, see `tables/power_loss.py`.  The files that the one before goes on
+        # from are about to be deleted.
+        for _ in range(2):
+            await self._checkpoints.checkpoint_in_thread()
+            self._go_on()
         base = engine.log.adopt_base(path, size, command_bytes, from_seq)
         self.status.note(entries, size)
         return base
 
     async def _hand_over(self, worker: Worker) -> int:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""
-        engine = self._engine
         for _ in range(MAX_DIVISIONS):
+            # the turn that divides the log then has little to wait for
+            await self._checkpoints.checkpoint_in_thread()
             await self._reach_end_of_tick()
-            end = engine.divide_log()
+            end = self._checkpoints.divide_log()
             worker.send(go=True)
             answer = await worker.receive()
             self._go_on()

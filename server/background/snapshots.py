@@ -1,6 +1,6 @@
 """Snapshots that clients ask for: taken by a process of their own, one at a time, while the client waits.
 
-    command    checkpoint, and the client is blocked      the process starts
+    command    the client is blocked                      a thread makes a checkpoint durable
     process    copies the last checkpoint                progress goes to INFO
     end        the client has path and offset            or why there is none
 
@@ -14,8 +14,10 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
+
+import lmdb
 
 from riverbed.server.background import snapshot_worker as snapshotprocess
 from riverbed.server.background.worker import Worker, WorkerError
@@ -23,12 +25,13 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import clear_leftovers
-from riverbed.store.errors import UnsafeFileError
+from riverbed.store.errors import LogWriteError, StateLostError, UnsafeFileError
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
 
 if TYPE_CHECKING:
+    from riverbed.server.background.checkpoints import Checkpoints
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request
@@ -39,20 +42,21 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 UNDER_WAY: Final = "ERR a snapshot is under way already"
+# The errors that a snapshot may end with; any other is a defect.
+_EXPECTED: Final = (WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
 BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins with one of the first two"
 
 
 class Snapshots:
     """The snapshots of one server."""
 
-    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoint: Callable[[], None]) -> None:
-        """`checkpoint` puts everything that has run so far into a checkpoint.  It raises CommandError."""
+    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoints: Checkpoints) -> None:
         self._engine = core.engine
         self._folder = core.engine.directory / SNAPSHOTS_DIRECTORY
         self._status = core.stats.snapshot
         self._ticks = ticks
         self._tasks = tasks
-        self._checkpoint = checkpoint
+        self._checkpoints = checkpoints
         self._running: set[asyncio.Task[None]] = set()
 
     # -- what clients ask for ------------------------------------------------------------------------------------------
@@ -64,7 +68,6 @@ class Snapshots:
         if name is not None and not is_snapshot_name(name):
             raise CommandError(BAD_NAME)
         self._require_folder()
-        self._checkpoint()
         self._status.begin()
         block = Block((), None, request.argv, is_for_work=True)
         self._start("snapshot", self._take(request.session, block, name, keep), request.session, block)
@@ -86,10 +89,13 @@ class Snapshots:
 
     def _start(self, what: str, work: Coroutine[Any, Any, None], session: Session, block: Block) -> None:
         def failed(error: Exception) -> None:
+            if isinstance(error, StateLostError):
+                self._ticks.give_up(error)
+                return
             log.warning("no %s: %s", what, error)
             self._answer(session, block, CommandError(f"ERR no {what}: {error}".replace("\n", " ")))
 
-        task = self._tasks.start(what, work, failed=failed, expected=(WorkerError, OSError))
+        task = self._tasks.start(what, work, failed=failed, expected=_EXPECTED)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
@@ -105,6 +111,7 @@ class Snapshots:
     async def _take(self, session: Session, block: Block, name: str | None, keep: int | None) -> None:
         made: dict[str, Any] | None = None
         try:
+            await self._checkpoints.checkpoint_in_thread()
             made = await self._run(name, keep)
         finally:
             self._status.end(None if made is None else str(made["name"]), 0 if made is None else int(made["offset"]))

@@ -93,7 +93,7 @@ class Checkpoints(Protocol):
         """Checkpoint, then read the state again, or make it of the whole log (DEBUG).  Raises CommandError."""
 
     def checkpoint_later(self) -> None:
-        """Checkpoint behind this tick (BGSAVE in a transaction)."""
+        """Begin a checkpoint behind this tick (BGSAVE)."""
 
 
 class Snapshots(Protocol):

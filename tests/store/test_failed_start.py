@@ -34,7 +34,7 @@ from riverbed.store.tables.environment import Tables
 from tests.support.in_process import HandClock
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import ROOT
-from tests.support.store.stores import Store
+from tests.support.store.stores import Store, checkpoint_twice
 from tests.support.trees import changes, tree
 
 _LOG = "appendonlydir"
@@ -108,7 +108,7 @@ def shorten_log(directory: Path) -> None:
 def log_nonsense(directory: Path) -> None:
     """A command that does not fit the state, behind checkpoints and one that fits."""
     store = Store(directory, segment_bytes=3000)
-    store.engine.secure_checkpoint()
+    checkpoint_twice(store.engine)
     store.add(b"s", "9000-0")
     store.txn.log_command(0, [b"XSETID", b"nothing", b"1-0"])
     store.commit()
@@ -118,7 +118,7 @@ def log_nonsense(directory: Path) -> None:
 def log_nonsense_far_behind(directory: Path) -> None:
     """The same behind more log than a start from nothing executes between two commits."""
     store = Store(directory, segment_bytes=9 << 20)
-    store.engine.secure_checkpoint()
+    checkpoint_twice(store.engine)
     for number in range(9000, 9200):
         store.add(b"s", f"{number}-0", words=(b"f", b"x" * 100_000))
         store.commit()
@@ -211,7 +211,7 @@ def directory(tmp_path: Path) -> Path:
     for number in range(65):
         store.add(b"s", f"{number + 1}-0", words=(b"f", b"x" * 100))
         store.commit()
-    store.engine.secure_checkpoint()
+    checkpoint_twice(store.engine)
     place = store.engine.log.end
     assert place.file_seq > 2
     assert place.position > 500

@@ -27,7 +27,7 @@ from riverbed.store.options import Fsync
 from riverbed.store.rewrite.state import pieces
 from tests.conftest import base_seed
 from tests.support.store.faulty_files import FaultyFiles
-from tests.support.store.stores import Store, text_of
+from tests.support.store.stores import Store, checkpoint_twice, text_of
 from tests.support.trees import tree
 
 pytestmark = pytest.mark.slow
@@ -144,7 +144,7 @@ class Round:
             end = engine.divide_log()
             with engine.tables.env.begin() as txn:
                 size = write_base(path, pieces(engine.tables, txn), self.files, offset=end.offset, now_ms=1)
-            engine.secure_checkpoint()
+            checkpoint_twice(engine)
             engine.log.adopt_base(path, size.size, size.command_bytes, end.file_seq)
             for leftover in engine.log.home.leftovers():
                 self.files.unlink(leftover)

@@ -63,14 +63,11 @@ def save(request: Request) -> Reply:
 
 @command("BGSAVE [SCHEDULE]", Flag.ADMIN | Flag.NOSCRIPT, group="server", summary="Makes a checkpoint.")
 def bgsave(request: Request) -> str:
-    """BGSAVE [SCHEDULE] -> a status.  The checkpoint is made at the end of this tick, which takes milliseconds."""
+    """BGSAVE [SCHEDULE] -> a status.  The checkpoint begins behind this tick, and clients are served meanwhile."""
     words = request.argv[1:]
     if words and (len(words) > 1 or words[0].upper() != b"SCHEDULE"):
         raise CommandError(errors.SYNTAX)
-    if request.in_transaction:
-        request.context.checkpoints.checkpoint_later()  # now it would commit a part of the transaction
-    else:
-        request.context.checkpoints.checkpoint()
+    request.context.checkpoints.checkpoint_later()
     return "Background saving started"
 
 

@@ -184,7 +184,7 @@ def _persistence(request: Request) -> Fields:
     yield "current_save_keys_processed", 0
     yield "current_save_keys_total", 0
     yield "rdb_changes_since_last_save", engine.commands_since_checkpoint + len(request.txn.log)
-    yield "rdb_bgsave_in_progress", 0
+    yield "rdb_bgsave_in_progress", int(engine.checkpoints.is_syncing)
     yield "rdb_last_save_time", engine.checkpoints.last_ms // 1000
     yield "rdb_last_bgsave_status", "ok" if engine.checkpoints.last_ok else "err"
     yield "rdb_last_bgsave_time_sec", int(engine.checkpoints.last_s)

@@ -10,12 +10,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from riverbed.server.background import checkpoints, maintenance
+from riverbed.server.background import checkpoints, log_rewrite, maintenance
 from riverbed.store.checkpoint import Durability
+from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
+from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.rewrite.log_from_tables import write_base
+from riverbed.store.rewrite.state import pieces
+from riverbed.store.snapshot.reader import list_snapshots
 from tests.conftest import StartRiverbed
 from tests.support.read_log import LogTail
 from tests.support.servers import RiverbedServer
@@ -316,6 +322,104 @@ def test_what_waits_for_the_disk_is_bounded(
         assert (slow_disk.waited, ticks.engine.checkpoints.is_syncing) == (0, True)
         await write(3)
         assert slow_disk.waited == 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_no_client_waits_for_the_disk_when_another_has_a_checkpoint_or_a_snapshot_made(
+    tmp_path: Path, slow_disk: SlowDisk
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
+        client, other = ticks.connect(), ticks.connect()
+        engine = ticks.engine
+        assert (await ticks.ask(client, "XADD s 1-1 f v", "BGSAVE"))[1] == b"+Background saving started\r\n"
+        await until(lambda: slow_disk.begun == 1)
+        assert b"rdb_bgsave_in_progress:1\r\n" in (await ticks.ask(other, "INFO persistence"))[0]
+        client.send("XADD s 2-1 f v", "RIVERBED SNAPSHOT")
+        await ticks.settle()
+        assert client.replies() == [b"$3\r\n2-1\r\n"]
+        assert (await ticks.ask(other, "PING"), engine.checkpoints.count) == ([b"+PONG\r\n"], 0)
+        slow_disk.released.release()
+        await until(lambda: slow_disk.begun == 2)  # the snapshot is to hold what came after the first one
+        assert (await ticks.ask(other, "PING"), engine.checkpoints.count) == ([b"+PONG\r\n"], 1)
+        assert list_snapshots(tmp_path / SNAPSHOTS_DIRECTORY) == []
+        slow_disk.released.release()
+        await until(lambda: bool(client.replies()))
+        (snapshot,) = list_snapshots(tmp_path / SNAPSHOTS_DIRECTORY)
+        assert snapshot.manifest.entries == 2
+        assert (engine.checkpoints.count, slow_disk.waited) == (2, 0)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_snapshot_whose_checkpoint_fails_is_not_taken(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.files.fail("sync", errno.EIO)
+        slow_disk.released.release(2)
+        for _ in range(2):
+            client.send("RIVERBED SNAPSHOT")
+            replies: list[bytes] = []
+            await until(lambda replies=replies: bool(replies.extend(client.replies()) or replies))
+            assert replies[0].startswith(b"-ERR no snapshot: ")
+            assert ticks.engine.refusal is Refusal.LOG_FAILED
+        assert list_snapshots(tmp_path / SNAPSHOTS_DIRECTORY) == []
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+class Rewriter:
+    """Does in this process what the process of a rewrite does."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine, self._path = engine, path
+        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def __aenter__(self) -> Rewriter:
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    def send(self, **order: Any) -> None:
+        engine = self._engine
+        if "go" in order:
+            self._answers.put_nowait({"held": tuple(engine.log.end), "total": 1})
+        else:
+            with engine.tables.env.begin() as txn:
+                files = engine.files
+                size = write_base(self._path, pieces(engine.tables, txn), files, offset=order["offset"], now_ms=1)
+            self._answers.put_nowait({"entries": 1, "bytes": size.size, "command_bytes": size.command_bytes})
+
+    async def receive(self) -> dict[str, Any]:
+        return await self._answers.get()
+
+
+def test_no_client_waits_for_the_checkpoints_of_a_rewrite(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
+        client, engine = ticks.connect(), ticks.engine
+        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        await ticks.ask(client, "XADD s 1-1 f v")
+        adopted = ticks.server.rewriting.start()
+        for number in range(1, 5):  # before the log is divided, where it is divided, and twice before the base counts
+            await until(lambda number=number: slow_disk.begun == number)
+            assert await ticks.ask(client, f"XADD s {number + 1}-1 f v", "PING") == [
+                b"$3\r\n%d-1\r\n" % (number + 1),
+                b"+PONG\r\n",
+            ]
+            assert not adopted.done()
+            slow_disk.released.release()
+        base = await adopted
+        assert (engine.log.base, slow_disk.waited) == (base, 0)
+        assert sum(len(batch) for batch in ticks.batches()) >= 4
         ticks.close()
 
     in_loop(body())

@@ -14,7 +14,7 @@ from riverbed.store.options import Fsync
 from riverbed.store.recovery import replay as recovery
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import FIRST, ROOT, SELECT, append, commands_of, open_log, reopened, told, xadd
-from tests.support.store.stores import Store, text_of
+from tests.support.store.stores import Store, checkpoint_twice, text_of
 
 
 def ids_of(store: Store) -> list[str]:
@@ -113,7 +113,7 @@ def test_a_failed_sync_of_which_no_mark_could_be_left_is_survived_as_well(
     store.open()
     assert store.engine.recovery.commands == 0, "the checkpoint that claims what was lost counts"
     add(store, "3-0")
-    store.engine.secure_checkpoint()
+    checkpoint_twice(store.engine)
     after = power_cut(store, files, tmp_path / "cut")
     assert ids_of(after) == ["1-0", "2-0", "3-0"]
     after.engine.close()

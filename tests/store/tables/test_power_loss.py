@@ -20,7 +20,7 @@ from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.power_loss import DoubtError, is_in_doubt, settle_doubt
 from tests.conftest import base_seed
-from tests.support.store.stores import Store
+from tests.support.store.stores import Store, checkpoint_twice
 
 _PAGE = 4096
 _MAP = 1 << 28
@@ -300,7 +300,7 @@ def test_a_rewrite_may_delete_the_log_before_it_as_even_the_commit_before_does_n
     store.engine.divide_log()
     store.add(b"s", "11-0")
     store.commit()
-    store.engine.secure_checkpoint()
+    checkpoint_twice(store.engine)
     shutil.copytree(store.directory, tmp_path / "cut")
     state = tmp_path / "cut" / STATE_DIRECTORY
     (state / "in-use").write_text("another boot")
