@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -92,12 +93,19 @@ class Places:
 
 
 def put_in_place(
-    places: Places, old: Manifest, base: LogFile, incr: LogFile, replids: ReplicationIds | None, files: Files
+    places: Places,
+    old: Manifest,
+    base: LogFile,
+    incr: LogFile,
+    replids: ReplicationIds | None,
+    files: Files,
+    *,
+    backlog: Sequence[LogFile] = (),
 ) -> None:
     """Replace the store by `places.work`/data.mdb and `places.base`, which are durable and not open.
 
-    `old` is the present manifest; the next one lists `base` and `incr`.  Raises OSError.  The caller calls `settle`
-    afterwards, after an error and after success.
+    `old` is the present manifest; the next one lists `base` and `incr`, and `backlog` of its files as history that is
+    kept.  Raises OSError.  The caller calls `settle` afterwards, after an error and after success.
     """
     work = places.work
     plan = json.dumps({"base": base.name, "incr": incr.name}).encode()
@@ -112,8 +120,9 @@ def put_in_place(
     files.rename(places.data, work / _OLD)
     _move(places.state / LOCK_NAME, places.old_lock, files)
     files.sync_directory(places.state)
-    gone = tuple(file.as_history() for file in (*old.files, *old.history))
-    manifest = Manifest(base, gone, (incr,), replids)
+    kept = {file.name for file in backlog}
+    gone = [file.as_history() for file in (*old.files, *old.history) if file.name not in kept]
+    manifest = Manifest(base, (*gone, *backlog), (incr,), replids)
     manifests.replace(places.manifest, manifest, files)
     _give(places.manifest, owner)
     KilledCompaction(places, files, manifest, (base.name, incr.name), is_new=True).move_in()
@@ -141,8 +150,8 @@ def end_compaction(places: Places, files: Files) -> bool:
     killed.move_in()
     killed.clear_away()
     manifest = killed.manifest
-    if killed.is_new and manifest.history:
-        manifests.replace(places.manifest, replace(manifest, history=()), files)
+    if killed.is_new and manifest.history != manifest.backlog:
+        manifests.replace(places.manifest, replace(manifest, history=manifest.backlog), files)
         if places.data.exists():
             _give(places.manifest, places.data.stat())
     return True
@@ -189,14 +198,15 @@ class KilledCompaction:
         return done
 
     def clear_away(self) -> None:
-        """Delete the remaining files; if the log is the new one, also the log's history.  Raises OSError."""
+        """Delete the remaining files; if the log is the new one, also the history that is not kept.  Raises OSError."""
         places, files, home = self.places, self.files, self.places.home
         # without this, a power cut might bring back a manifest whose files are deleted below
         files.sync_directory(home)
         listed = {file.name for file in self.manifest.files}
         gone = [home / name for name in self.names if name not in listed]
         if self.is_new:
-            gone += [home / file.name for file in self.manifest.history]
+            kept = self.manifest.backlog
+            gone += [home / file.name for file in self.manifest.history if file not in kept]
         for path in (places.base, *gone):
             if files.exists(path):
                 files.unlink(path)

@@ -11,7 +11,8 @@ The old store stays in use until step 6.  After a kill in step 6 the next progra
 swap or takes it back: the result is the new store or the old one.
 
 If keys were expired or streams trimmed, the state is one that the old replication id never had.  Then the log gets a
-new id, and replicas begin with a full sync.  Otherwise the id stays, and replicas at the end of the log continue.
+new id, and replicas begin with a full sync.  Otherwise the id stays, and the end of the old log is kept as history for
+replicas that lack it, as behind a rewrite.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -83,6 +84,8 @@ WRITING_LOG: Final = "writing the log"
 _COMMIT_BYTES: Final = 16 << 20
 _PUT_BYTES: Final = 1 << 20
 _COMMANDS_A_COMMIT: Final = 256
+# Of the old log that is kept for replicas; the server deletes what its `repl-backlog-size` does not keep.
+MAX_BACKLOG_BYTES: Final = 64 << 20
 # Copy once more if more than one page in this many is free.
 _FREE_PART: Final = 10
 
@@ -99,6 +102,7 @@ class Report:
     trimmed_entries: int = 0
     entries: int = 0
     has_new_id: bool = False  # for replication
+    backlog_bytes: int = 0  # of the old log that is kept for replicas
     work_bytes: int = 0  # the most space taken beside the old store
 
 
@@ -193,7 +197,9 @@ class Compaction:
             base, incr = self._write_log(made, plan, report)
             self._files.rename(made / STATE_DIRECTORY / DATA_NAME, self._places.work / DATA_NAME)
             shutil.rmtree(made)
-            put_in_place(self._places, self._manifest, base, incr, replids, self._files)
+            backlog = [] if report.has_new_id else self._backlog(plan)
+            report.backlog_bytes = sum(file.size or 0 for file in backlog)
+            put_in_place(self._places, self._manifest, base, incr, replids, self._files, backlog=backlog)
         except BaseException:
             with contextlib.suppress(OSError, StoreError):
                 settle(self._places, self._files)
@@ -325,6 +331,22 @@ class Compaction:
         report.entries = size.entries
         report.work_bytes = max(report.work_bytes, report.state_bytes + size.size)
         return self._new_files(plan, size)
+
+    def _backlog(self, plan: Plan) -> list[LogFile]:
+        """The last files of the old log, as history up to where the new log begins."""
+        if plan.torn_tail is not None:
+            return []
+        sizes = {part.file.name: part.size for part in self._parts}
+        kept: list[LogFile] = []
+        end, left = plan.end.offset, MAX_BACKLOG_BYTES
+        for file in reversed(self._manifest.streamed):
+            size = sizes.get(file.name, file.size)
+            if not file.is_checksummed or file.start_offset is None or size is None or size > left:
+                break
+            if file.start_offset < end:
+                kept.insert(0, replace(file.as_history(end), size=size))
+                end, left = file.start_offset, left - size
+        return kept
 
     def _new_files(self, plan: Plan, size: BaseSize) -> tuple[LogFile, LogFile]:
         """The base and the incr that the manifest will list, under names that no file of the old log has."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,6 +103,24 @@ def test_restarts_without_a_write_between_them(start_riverbed: StartRiverbed, st
     with primary.client() as client:
         fill(client, "s", 100)
     assert absence(primary, replica, restart) == (0, 1, 0)
+
+
+def test_a_compaction_of_the_stopped_primary(start_riverbed: StartRiverbed, start_replica: StartReplica) -> None:
+    primary, replica = start_riverbed(), start_replica()
+
+    def write_and_compact() -> None:
+        with primary.client() as client:
+            fill(client, "s", 1000)
+            client.ask("XTRIM", "s", "MAXLEN", 500)
+        primary.stop()
+        command = [sys.executable, "-m", "riverbed.tools.entry", "compact", str(primary.directory), "--yes"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert "of the old log are kept" in done.stdout
+        primary.start()
+
+    with primary.client() as client:
+        fill(client, "s", 100)
+    assert absence(primary, replica, write_and_compact) == (0, 1, 0)
 
 
 def test_a_damaged_end_of_the_former_log_costs_a_full_sync(

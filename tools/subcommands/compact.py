@@ -94,7 +94,8 @@ def compact(
     are asked. If that space is not free, no more is done than to purge. A kill or a full disk leaves the old store or
     the new one; the next run, or the start of riverbed-server, clears up.
 
-    When keys expired or entries were dropped, replicas of this store begin with a full sync.
+    When keys expired or entries were dropped, replicas of this store begin with a full sync. Otherwise up to 64 MB of
+    the log's end are kept for them.
 
     \b
     Examples
@@ -189,10 +190,18 @@ def _print_report(directory: Path, plan: Plan, report: Report, seconds: float) -
         "tables": f"{size_text(plan.state_bytes)}, now {size_text(report.state_bytes)}",
         "log": f"{_log_text(plan)}, now {size_text(report.log.bytes)}",
         **_gone(report),
-        "replicas": "begin with a full sync" if report.has_new_id else "go on where they are, if that is the end",
+        "replicas": _replicas_text(report),
     }
     print_facts(console, lines)
     _tell_tail(plan, "executed")
+
+
+def _replicas_text(report: Report) -> str:
+    if report.has_new_id:
+        return "begin with a full sync"
+    if not report.backlog_bytes:
+        return "go on where they are, if that is the end"
+    return f"go on where they are: {size_text(report.backlog_bytes)} of the old log are kept"
 
 
 def _log_text(plan: Plan) -> str:

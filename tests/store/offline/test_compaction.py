@@ -18,6 +18,8 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import LockedError, StoreError
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
+from riverbed.store.log.manifest import Manifest
+from riverbed.store.offline import compaction as compaction_module
 from riverbed.store.offline.compaction import Compaction, Plan, Report
 from riverbed.store.offline.retention import NO_RETENTION, Retention
 from tests.support.faults.disks import fill_up, small_tmpfs
@@ -37,7 +39,7 @@ def compacted(store: Store, **options: Any) -> tuple[Plan, Report]:
         assert report.work_bytes <= plan.needed_bytes
         assert [str(violation) for violation in check(store.directory)] == []
         assert os.listdir(store.directory / "state") == ["data.mdb"]  # the check has made no lock file
-        assert len(os.listdir(store.directory / LOG_DIRECTORY)) == 3
+        assert set(os.listdir(store.directory / LOG_DIRECTORY)) == {LOG_MANIFEST, *listed(store)}
     finally:
         store.open()
     return plan, report
@@ -49,10 +51,47 @@ def assert_the_log_says_the_same(store: Store) -> None:
     assert store.dump() == held
 
 
-def replids(store: Store) -> Any:
+def manifest_of(store: Store) -> Manifest:
     manifest = manifests.load(store.directory / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
     assert manifest is not None
-    return manifest.replids
+    return manifest
+
+
+def listed(store: Store) -> list[str]:
+    """The files of the log after a compaction: a base, an incr, and what replicas may ask for."""
+    manifest = manifest_of(store)
+    assert (manifest.base is not None, len(manifest.incrs), manifest.history) == (True, 1, manifest.backlog)
+    return [file.name for file in (*manifest.files, *manifest.backlog)]
+
+
+def replids(store: Store) -> Any:
+    return manifest_of(store).replids
+
+
+def test_the_end_of_the_log_is_kept_for_replicas(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 5):
+        store.add(b"s", f"{number}-0", words=(b"f", bytes(1000)))
+        store.commit()
+        store.engine.rotate()
+    offset, (*closed, _) = store.engine.log.end.offset, manifest_of(store).incrs
+    store.add(b"s", "9-0")
+    _, report = compacted(store)
+    kept = manifest_of(store).backlog
+    assert [file.name for file in kept][:4] == [file.name for file in closed]
+    assert kept[-2].end_offset == kept[-1].start_offset == offset < kept[-1].end_offset
+    assert kept[-1].end_offset == manifest_of(store).incrs[0].start_offset
+    assert report.backlog_bytes == sum(file.size for file in kept) > 4000
+    first = manifest_of(store).incrs[0].name
+    monkeypatch.setattr(compaction_module, "MAX_BACKLOG_BYTES", 3000)
+    compacted(store)
+    assert first not in listed(store), "nothing was written to it"
+    assert [file.name for file in manifest_of(store).backlog] == [closed[2].name, closed[3].name, kept[-1].name]
+
+
+def test_none_of_the_log_is_kept_that_leads_to_another_state(store: Store) -> None:
+    store.fill(b"s", 10)
+    _, report = compacted(store, keep=Retention(max_length=3))
+    assert (report.trimmed_entries, report.backlog_bytes, manifest_of(store).backlog) == (7, 0, ())
 
 
 def test_a_replica_that_was_compacted_still_knows_the_database_its_primary_has_selected(store: Store) -> None:
