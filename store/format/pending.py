@@ -13,6 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
+from riverbed.store.wire import find_id
 
 # The consumer_no of entries without an owner.
 UNOWNED: Final = 0
@@ -105,10 +106,7 @@ class Run:
 
     def find(self, packed_id: bytes) -> int:
         """Where in `packed` an ID begins, -1 when the run does not have it."""
-        at = self.packed.find(packed_id)
-        while at % ID_BYTES and at > 0:  # the end of one ID and the beginning of the next
-            at = self.packed.find(packed_id, at + 1)
-        return at
+        return find_id(self.packed, packed_id)
 
 
 def first_in_run(row: bytes) -> bytes:

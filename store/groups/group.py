@@ -323,12 +323,8 @@ class Group(Members):
             self.touch(consumer)
             self._log_claims(consumer, _by_count(counts), time_ms)
 
-    def claim_one(self, consumer: Consumer, packed: bytes, text: bytes, standing: Delivery, now_ms: int) -> None:
-        """`claim` an entry that has an owner; its delivery count stays.
-
-        `text` is its canonical ID, `standing` what `pel.standing` has found.  Logs XCLAIM.
-        """
-        owner_no, _, count = standing
+    def claim_one(self, consumer: Consumer, packed: bytes, text: bytes, owner_no: int, count: int, now_ms: int) -> None:
+        """`claim` an entry from the owner that `pel.standing` has found; `text` is its canonical ID.  Logs XCLAIM."""
         self.pel.move_one(packed, (consumer.consumer_no, now_ms, count))
         self._move_count(self._by_no[owner_no], -1)
         consumer.pel_count += 1

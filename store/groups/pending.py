@@ -44,8 +44,8 @@ from riverbed.store.format.pending import (
     last_in_key,
     owner_of_run,
     owner_prefix,
-    time_key,
 )
+from riverbed.store.groups.run_rows import pieces, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, Delivery
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 
@@ -356,12 +356,11 @@ class Pel:
         """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""
         young = self._young
         if young is not None:
-            for run in young.drain():
-                self._put(run)
+            if young.batches:
+                self._replace([], young.drain())
             if young.changed:
                 gone, changed = young.drain_changed()
-                for run, held in self._holding_in_tables(gone):
-                    self._take_out(run, held)
+                self._take_out(gone)
                 self.assign(changed)
 
     def forget_young(self) -> None:
@@ -409,27 +408,20 @@ class Pel:
             if size > total - at or b"".join(packed_ids[at : at + size]) != run.packed:
                 return
             at += size
-            self._delete(run)
+            self._replace([run], [])
             yield run
 
-    def _take_out(self, run: Run, held: list[bytes]) -> None:
-        """Remove these ascending IDs from their run."""
-        old, last = run.packed, run.last
-        if len(held) == len(run):
-            self._delete(run)
-            return
-        if len(held) == 1:
-            place = run.find(held[0])
-            run.packed = old[:place] + old[place + ID_BYTES :]
-        else:
-            gone = set(held)
-            run.packed = b"".join([packed for packed in run.ids() if packed not in gone])
-        if run.last == last:
-            self._recent = None
-            self._txn.cursor("pel").put(self._prefix + last, run.pack())
-        else:
-            self._delete(Run(run.consumer_no, run.time_ms, run.delivery_count, last))
-            self._put(run)
+    def _take_out(self, order: list[bytes]) -> None:
+        """Remove these ascending IDs, which are pending, from the tables."""
+        gone = set(order)
+        old, new = [], []
+        for run, held in self._holding_in_tables(order):
+            old.append(run)
+            if len(held) == len(run):
+                continue
+            left = b"".join([packed for packed in run.ids() if packed not in gone])
+            new.append(Run(run.consumer_no, run.time_ms, run.delivery_count, left))
+        self._replace(old, new)
 
     def assign(self, wanted: Mapping[bytes, Delivery]) -> dict[int | None, int]:
         """Give entries other owners, times and counts, by packed ID; -> how many each former owner had.
@@ -439,14 +431,15 @@ class Pel:
         """
         order = sorted(wanted)
         former: dict[int | None, int] = {}
-        held: Run | None = None  # the last piece, which the next one may join
+        old: list[Run] = []
+        new: list[Run] = []
         at = 0
         while at < len(order):
-            run = self._run_for(order[at])
-            begin = at
-            if run is not None and run.first <= order[at]:
+            begin, packed = at, order[at]
+            run = self._run_for(packed)
+            if run is not None and run.first <= packed:
                 at = bisect_right(order, run.last, at)
-                self._delete(run)
+                old.append(run)
                 asked, old_ids = order[begin:at], run.ids()
                 owner_no = run.consumer_no if self._lives(run.consumer_no) else None
                 had = len(asked) if asked == old_ids else len(wanted.keys() & old_ids)
@@ -459,66 +452,28 @@ class Pel:
                 at = len(order) if run is None else bisect_left(order, run.first, at)
                 former[None] = former.get(None, 0) + at - begin
                 ids, run = order[begin:at], None
-            for piece in _pieces(ids, wanted, run):
-                if held is None or not self._joins(held, piece):
-                    if held is not None:
-                        self._put(held)
-                    held = piece
-        if held is not None:
-            self._put(held)
+            for piece in pieces(ids, wanted, run):
+                if new and self._may_join(new[-1], piece, run):
+                    new[-1].packed += piece.packed
+                else:
+                    new.append(piece)
+        self._replace(old, new)
         return former
 
-    def _joins(self, held: Run, piece: Run) -> bool:
-        """Add `piece` to `held`, which is not in the tables yet, if both can be one run; -> whether it was."""
-        if not held.is_like(piece) or len(held) + len(piece) > MAX_IN_RUN:
+    def _may_join(self, last: Run, piece: Run, cut: Run | None) -> bool:
+        """Whether `last` and `piece` can be one run; `cut` is the run of the tables that `piece` is of."""
+        if not last.is_like(piece) or len(last) + len(piece) > MAX_IN_RUN:
             return False
-        between = self._run_in(self._txn.cursor("pel"), held.last + b"\0")
-        if between is not None and between.first < piece.first:
-            return False
-        held.packed += piece.packed
-        return True
+        between = self._run_in(self._txn.cursor("pel"), last.last + b"\0")
+        if between is None or (cut is not None and between.last == cut.last):
+            return True
+        return between.first > piece.first
 
     def copy_from(self, other: Pel) -> None:
         """Copy the living runs of another group, with equal consumer numbers, to this group, which has no runs yet."""
         for _, run in other.by_time(b""):
-            self._put(run)
+            self._replace([], [run])
 
-    # -- rows ----------------------------------------------------------------------------------------------------------
-
-    def _put(self, run: Run) -> None:
+    def _replace(self, old: list[Run], new: list[Run]) -> None:
         self._recent = None
-        cursor, last = self._txn.cursor, run.last
-        cursor("pel").put(self._prefix + last, run.pack())
-        cursor("pel_by_consumer").put(owner_prefix(self._group_no, run.consumer_no) + last, b"")
-        cursor("pel_by_time").put(time_key(self._group_no, run), last if run.consumer_no == UNOWNED else b"")
-
-    def _delete(self, run: Run) -> None:
-        self._recent = None
-        cursor, last = self._txn.cursor, run.last
-        for table, key in (
-            ("pel", self._prefix + last),
-            ("pel_by_consumer", owner_prefix(self._group_no, run.consumer_no) + last),
-            ("pel_by_time", time_key(self._group_no, run)),
-        ):
-            # 0.36 us; a delete without a cursor takes 0.5
-            if cursor(table).set_key(key):
-                cursor(table).delete()
-
-
-def _pieces(ids: list[bytes], wanted: Mapping[bytes, Delivery], old: Run | None) -> Iterator[Run]:
-    """`ids` as runs: IDs in `wanted` as it says, the others as they were in `old`."""
-    deliveries = [wanted.get(packed) for packed in ids]
-    begin = 0
-    while begin < len(ids):
-        delivery = deliveries[begin]
-        end = begin + 1
-        most = min(len(ids), begin + MAX_IN_RUN)
-        while end < most and deliveries[end] == delivery:
-            end += 1
-        packed = b"".join(ids[begin:end])
-        if delivery is not None:
-            yield Run(*delivery, packed)
-        else:
-            assert old is not None, "an ID that is neither new nor old"
-            yield Run(old.consumer_no, old.time_ms, old.delivery_count, packed)
-        begin = end
+        replace_runs(self._txn.cursor, self._group_no, old, new)

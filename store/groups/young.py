@@ -12,8 +12,8 @@ tables, the one writes a run again without an ID, the other cuts it in three.  W
 acknowledged entry by entry is deleted once, and neighbours that went to one owner become one run again.
 
 The checkpoint writes those that are left, so the tables are exact whenever they are durable; after a crash, or a tick
-that is undone, the log brings them back.  What an acknowledgement does not find here as it was delivered, and every
-other question or change, needs them written first; `pending.py` sees to that.
+that is undone, the log brings them back.  An acknowledgement or a claim of one looks here and into the tables; every
+other question or change needs all of this written first, and `pending.py` sees to that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 # Two runs of this length fit into a page of LMDB; a longer row would get pages of its own.
 MAX_IN_RUN: Final = 100
 # The most IDs in memory for all groups together: 250 bytes each if they were delivered one by one.
-MAX_YOUNG = 16_384
+MAX_YOUNG: Final = 16_384
+# The most of them that have changed in the tables: to write these takes some 6 us each, and all clients wait for it.
+MAX_CHANGED: Final = 8192
 
 # (owner, delivery time, delivery count); without an owner (UNOWNED, release number, delivery count).
 Delivery = tuple[int, int, int]
@@ -39,7 +41,7 @@ Batch = tuple[int, int, int, bytes]
 
 
 class Young:
-    """The young deliveries of one group.  Their number is counted in its transaction, together with those of others."""
+    """What is young in one group.  The IDs are counted in its transaction, together with those of others."""
 
     __slots__ = ("_txn", "batches", "changed")
 
@@ -69,14 +71,14 @@ class Young:
         """Note the new state of a pending entry of the tables, None when it is none now; -> whether there is room."""
         txn = self._txn
         if packed not in self.changed:
-            txn.young_ids += 1
+            txn.changed_ids += 1
         self.changed[packed] = delivery
-        return txn.young_ids <= MAX_YOUNG
+        return txn.changed_ids <= MAX_CHANGED
 
     def drain_changed(self) -> tuple[list[bytes], dict[bytes, Delivery]]:
         """Forget the changes; -> the IDs that are no longer pending, ascending, and the new states of the others."""
         changed, self.changed = self.changed, {}
-        self._txn.young_ids -= len(changed)
+        self._txn.changed_ids -= len(changed)
         gone = sorted([packed for packed, delivery in changed.items() if delivery is None])
         return gone, {packed: delivery for packed, delivery in changed.items() if delivery is not None}
 

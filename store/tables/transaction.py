@@ -69,6 +69,7 @@ class Transaction:
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
         self.young_ids = 0  # pending entries that dirty objects hold in memory; see `groups/young.py`
+        self.changed_ids = 0  # pending entries of the tables that have changed in memory only
         self.namespaces = namespaces
         self.keep_expired = False  # while a log is replayed: the log itself says when a key expired
         self.follows = False  # a replica hides expired keys, and waits for its primary to delete them
@@ -103,7 +104,7 @@ class Transaction:
         self.log.clear()
         self.extension_bytes = 0
         self.unlogged = None
-        self.young_ids = 0
+        self.young_ids = self.changed_ids = 0
         self.dirty.clear()
         self._load_meta()
         self.dead_rows = DeadRowNotes(self.cursor, self.lmdb.stat(self.handles["trash"])["entries"])

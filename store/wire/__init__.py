@@ -8,6 +8,7 @@
     log_entries           rows -> XADDs
     measure_entries       rows -> their sizes, and those that we would not have written
     packed_id             an ID as text -> its bytes in keys
+    find_id               where an ID is among others
     show_pending          rows of pending entries -> what XPENDING answers
 
 They exist twice: `reference.py` says in Python what each function does, `native.c` does the same fast.  The native
@@ -35,6 +36,7 @@ __all__ = [
     "append",
     "count_of",
     "expand_one",
+    "find_id",
     "load",
     "load_xadds",
     "log_entries",
@@ -66,6 +68,7 @@ if TYPE_CHECKING or IS_NATIVE:
         Tail,
         append,
         expand_one,
+        find_id,
         load,
         load_xadds,
         log_entries,
@@ -82,6 +85,7 @@ else:
         Tail,
         append,
         expand_one,
+        find_id,
         load,
         load_xadds,
         log_entries,

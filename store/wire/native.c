@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 8             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 9             /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -1029,6 +1029,31 @@ packed_id(PyObject *Py_UNUSED(module), PyObject *text)
     return parse_id(data, 0, PyBytes_Size(text), 0, &id) ? Py_NewRef(Py_None) : id_bytes(id);
 }
 
+PyDoc_STRVAR(find_id_doc, "find_id(packed_ids, packed_id) -> where an ID begins among ascending ones, -1 if it does not");
+
+static PyObject *
+find_id(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("find_id", count, 2))
+        return NULL;
+    const char *ids = bytes_argument(args[0], -1);
+    const char *wanted = ids == NULL ? NULL : bytes_argument(args[1], 2 * HALF_BYTES);
+    if (wanted == NULL)
+        return NULL;
+    Py_ssize_t low = 0, high = PyBytes_Size(args[0]) / (2 * HALF_BYTES);
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        int order = memcmp(ids + middle * 2 * HALF_BYTES, wanted, 2 * HALF_BYTES);
+        if (order == 0)
+            return PyLong_FromSsize_t(middle * 2 * HALF_BYTES);
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return PyLong_FromLong(-1);
+}
+
 /* -- pending entries ---------------------------------------------------------------------------------------------- */
 
 /* Append the IDs of one run, `most` of them, that are between `first` and `last`.  -> how many; -1 with an exception. */
@@ -1611,6 +1636,7 @@ static PyMethodDef functions[] = {
     {"measure_entries", (PyCFunction)(void (*)(void))measure_entries, METH_FASTCALL, measure_entries_doc},
     {"log_entries", (PyCFunction)(void (*)(void))log_entries, METH_FASTCALL, log_entries_doc},
     {"packed_id", packed_id, METH_O, packed_id_doc},
+    {"find_id", (PyCFunction)(void (*)(void))find_id, METH_FASTCALL, find_id_doc},
     {"show_pending", (PyCFunction)(void (*)(void))show_pending, METH_FASTCALL, show_pending_doc},
     {NULL, NULL, 0, NULL},
 };

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 8
+INTERFACE: Final = 9
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -539,6 +539,23 @@ def packed_id(text: bytes) -> bytes | None:
     """The 16 bytes of an entry's ID in keys; None when `text` is not `ms-seq`, both canonical and of 64 bits."""
     found = _parse_id(text, may_be_short=False)
     return None if found is None else found.to_bytes(_ID_BYTES, "big")
+
+
+def find_id(packed_ids: bytes, packed_id: bytes) -> int:
+    """Where `packed_id` begins among these ascending IDs of 16 bytes each, which all differ; -1 if it is not there."""
+    if len(packed_id) != _ID_BYTES:
+        raise ValueError(f"{_ID_BYTES} bytes are needed")
+    low, high = 0, len(packed_ids) // _ID_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        found = packed_ids[middle * _ID_BYTES : (middle + 1) * _ID_BYTES]
+        if found == packed_id:
+            return middle * _ID_BYTES
+        if found < packed_id:
+            low = middle + 1
+        else:
+            high = middle
+    return -1
 
 
 # -- rows of entries ---------------------------------------------------------------------------------------------------

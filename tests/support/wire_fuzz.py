@@ -163,6 +163,10 @@ def compare_ids(native: ModuleType, rng: random.Random) -> None:
         at = rng.randrange(len(text) + 1)
         text = text[:at] + bytes([rng.choice(b"0123456789- a\0\xff")]) + text[at + rng.randrange(2) :]
     assert native.packed_id(text) == reference.packed_id(text), text
+    ids = sorted({random_id(rng) for _ in range(rng.randrange(12))})
+    packed, wanted = b"".join(ids) + b"x" * rng.choice([0] * 9 + [1, 15]), rng.choice([*ids, random_id(rng)])
+    assert native.find_id(packed, wanted) == reference.find_id(packed, wanted), (packed, wanted)
+    assert (reference.find_id(packed, wanted) < 0) == (wanted not in ids)
 
 
 def compare_rows(native: ModuleType, rng: random.Random) -> None:
@@ -266,6 +270,7 @@ def run_out_of_memory(native: ModuleType) -> None:
     [run, _] = native.parse(APPENDED, client)
     plenty = (PREFIX + bytes(16), bytes(16), bytes(16), 0, 0, 1, 1 << 40, 9, 1 << 40, 3)
     [logged] = native.parse(LOGGED, log)
+    many, wanted = b"".join([number.to_bytes(16, "big") for number in range(99)]), (90).to_bytes(16, "big")
     calls = [
         lambda: native.parse(APPENDED, client),
         lambda: native.parse_front(NO_RUNS, client, []),
@@ -278,6 +283,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
         lambda: native.packed_id(b"1-1"),
+        lambda: native.find_id(many, wanted),
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),
         lambda: native.log_entries(iter([ROW] * 3), LOG_HEAD, 1000),
         run.requests,

@@ -257,27 +257,39 @@ def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptio
 def xclaim(request: Request) -> Reply:
     """XCLAIM key group consumer min-idle-time id ... [options] -> the entries claimed, or their IDs with JUSTID."""
     words = len(request.argv)
-    if words == 7 and request.argv[6] == b"JUSTID" and not request.from_log:
-        reply = _claim_id(request)
+    if not request.from_log and (words == 6 or (words == 7 and request.argv[6] == b"JUSTID")):
+        reply = _claim_one(request, just_id=words == 7)
         if reply is not None:
             return reply
     return in_slices(request, _claim, is_short=words <= _SLICE_IDS, entries=words)
 
 
-def _claim_id(request: Request) -> Reply:
-    """XCLAIM of one ID with JUSTID, for which `_claim` takes three times as long; None when it is no plain case."""
+def _claim_one(request: Request, *, just_id: bool) -> Reply:
+    """XCLAIM of one ID, for which `_claim` takes many times as long; None when it is no plain case."""
     argv = request.argv
     stream, group = need_group(request, argv[1], argv[2])
     min_idle_ms = parse_int(argv[4], _BAD_MIN_IDLE)
     packed = packed_id(argv[5])
     standing = None if packed is None else group.pel.standing(packed)
-    if packed is None or standing is None or standing[0] == UNOWNED or not stream.has(unpack_id(packed)):
+    if packed is None or standing is None or standing[0] == UNOWNED:
         return None
+    owner_no, time_ms, count = standing
+    if just_id:
+        if not stream.has(unpack_id(packed)):
+            return None
+        wire = b"*1\r\n$%d\r\n%b\r\n" % (len(argv[5]), argv[5])
+    else:
+        rows = stream.rows_of_within([packed], request.room)
+        if not rows or dead_letters(request, group) is not None:
+            return None
+        wire = b"*1\r\n" + entry_wire(rows[packed])
+        count = min(count + 1, MAX_COUNT)
     now_ms = request.now_ms
-    if min_idle_ms > 0 and now_ms - standing[1] < min_idle_ms:
-        return None
-    group.claim_one(group.get_or_create(argv[3], now_ms), packed, argv[5], standing, now_ms)
-    return (b"*1\r\n$%d\r\n%b\r\n" % (len(argv[5]), argv[5]),)
+    consumer = group.get_or_create(argv[3], now_ms)
+    if min_idle_ms > 0 and now_ms - time_ms < min_idle_ms:
+        return []
+    group.claim_one(consumer, packed, argv[5], owner_no, count, now_ms)
+    return (wire,)
 
 
 def _claim(request: Request) -> Work:

@@ -11,9 +11,8 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import DeepCheck, check
 from riverbed.store.databases.database import DATABASE_COUNT
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.groups import young
 from riverbed.store.groups.view import GroupsView
-from riverbed.store.groups.young import MAX_IN_RUN, MAX_YOUNG
+from riverbed.store.groups.young import MAX_CHANGED, MAX_IN_RUN, MAX_YOUNG
 from riverbed.store.ids import MAX_ID
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
@@ -188,10 +187,14 @@ def test_an_older_entry_is_acknowledged_without_writing_the_younger_ones(store: 
     read_one_by_one(store, 2)
     assert store.run("XACK", "s", "g", "3-0") == 1
     assert store.run("XACK", "s", "g", "1-0", "2-0") == 2
-    assert (store.txn.young_ids, store.count("pel")) == (5, 1)  # the acknowledgements wait too
+    assert (store.txn.young_ids, store.txn.changed_ids, store.count("pel")) == (
+        2,
+        3,
+        1,
+    )  # the acknowledgements wait too
     assert store.run("XACK", "s", "g", "3-0", "1-0") == store.run("XACK", "s", "g", "2-0") == 0
     store.checkpoint()
-    assert (store.txn.young_ids, store.count("pel")) == (0, 2)
+    assert (store.txn.young_ids, store.txn.changed_ids, store.count("pel")) == (0, 0, 2)
     assert pending(store) == [4, 5, 6]
 
 
@@ -206,9 +209,9 @@ def test_a_run_acknowledged_one_by_one_is_written_once(store: Store) -> None:
     store.checkpoint()
     for number in range(1, MAX_IN_RUN + 50):
         assert store.run("XACK", "s", "g", f"{number}-0") == 1
-    assert (store.txn.young_ids, store.count("pel")) == (MAX_IN_RUN + 49, 2)
+    assert (store.txn.changed_ids, store.count("pel")) == (MAX_IN_RUN + 49, 2)
     store.checkpoint()
-    assert (store.txn.young_ids, store.count("pel")) == (0, 1)
+    assert (store.txn.changed_ids, store.count("pel")) == (0, 1)
     assert pending(store) == list(range(MAX_IN_RUN + 50, 2 * MAX_IN_RUN + 1))
 
 
@@ -264,9 +267,9 @@ def test_entries_claimed_one_by_one_become_one_run_again(store: Store) -> None:
     store.checkpoint()
     for number in range(50, 151):
         store.run("XCLAIM", "s", "g", "Carol", 0, f"{number}-0", "JUSTID")
-    assert (store.txn.young_ids, store.count("pel")) == (101, 2)
+    assert (store.txn.changed_ids, store.count("pel")) == (101, 2)
     store.checkpoint()
-    assert (store.txn.young_ids, store.count("pel")) == (0, 4)  # 49 of Alice, 100 and 1 of Carol, 50 of Bob
+    assert (store.txn.changed_ids, store.count("pel")) == (0, 4)  # 49 of Alice, 100 and 1 of Carol, 50 of Bob
     before = store.dump()
     store.rebuild()
     assert store.dump() == before
@@ -327,13 +330,30 @@ def test_a_delivery_in_a_transaction_has_no_transaction_of_its_own_in_the_log(st
         store.commit()
 
 
-def test_what_has_changed_hands_is_bounded_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(young, "MAX_YOUNG", 10)
-    store.fill(b"s", 100)
-    store.deliver(b"s", 100)
-    for number in range(1, 51):
+def test_what_has_changed_is_bounded_for_all_groups_together(store: Store) -> None:
+    for key in (b"s", b"t"):
+        store.fill(key, MAX_CHANGED)
+        store.deliver(key, MAX_CHANGED)
+    for number in range(1, MAX_CHANGED + 1):
+        assert store.run("XACK", "t", "g", f"{number}-0") == 1
         store.run("XCLAIM", "s", "g", "Bob", 0, f"{number}-0", "JUSTID")
-        assert store.txn.young_ids <= 10
+        assert store.txn.changed_ids <= MAX_CHANGED
+    assert 0 < store.count("pel_by_consumer") < MAX_CHANGED // 4
+    store.checkpoint()
+    assert store.txn.changed_ids == 0
+    assert store.count("pel") <= len(range(0, MAX_CHANGED, MAX_IN_RUN)) + 1  # cut where the bound was met
+
+
+def test_what_has_changed_is_forgotten_with_an_undone_tick(store: Store) -> None:
+    store.fill(b"s", 9)
+    store.deliver(b"s", 9)
+    store.commit()
+    store.checkpoint()
+    store.run("XACK", "s", "g", "2-0")
+    store.run("XCLAIM", "s", "g", "Bob", 0, "3-0")
+    store.engine.rollback(0, store.clock.now_ms)
+    assert store.txn.changed_ids == 0
+    assert pending(store) == list(range(1, 10))
 
 
 def test_what_is_young_is_bounded_for_all_groups_together(store: Store) -> None:
@@ -379,9 +399,10 @@ def test_young_deliveries_of_what_is_gone_leave_no_rows(store: Store, words: tup
     store.deliver(b"s", 2)
     store.checkpoint()
     store.run("XCLAIM", "s", "g", "Bob", 0, "1-0", "JUSTID")
+    store.run("XACK", "s", "g", "2-0")
     store.deliver(b"s", 2)
     store.run(*words)
-    assert store.txn.young_ids == 0
+    assert store.txn.young_ids == store.txn.changed_ids == 0
     store.commit()
     store.purge()
     store.checkpoint()

@@ -1,0 +1,63 @@
+"""The rows that runs of pending entries have in their three tables; `pending.py` draws them.
+
+Runs are replaced together: a run that was cut, or was given to another owner, keeps most of its keys, and only rows
+that differ are touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.format.pending import UNOWNED, Run, group_prefix, owner_prefix, time_key
+from riverbed.store.groups.young import MAX_IN_RUN, Delivery
+
+if TYPE_CHECKING:
+    import lmdb
+
+_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
+
+
+def replace_runs(
+    cursor_over: Callable[[str], lmdb.Cursor[bytes]], group_no: int, old: list[Run], new: list[Run]
+) -> None:
+    """Put `new` into the tables, in the place of `old`, whose rows are there."""
+    old_keys = [_keys(group_no, run) for run in old]
+    new_keys = [_keys(group_no, run) for run in new]
+    for number, table in enumerate(_TABLES):
+        cursor = cursor_over(table)
+        gone = {keys[number] for keys in old_keys}
+        for key in gone.difference([keys[number] for keys in new_keys]):
+            # 0.36 us; a delete without a cursor takes 0.5
+            if cursor.set_key(key):
+                cursor.delete()
+        for keys, run in zip(new_keys, new, strict=True):
+            if table == "pel":
+                cursor.put(keys[number], run.pack())
+            elif keys[number] not in gone:
+                cursor.put(keys[number], run.last if table == "pel_by_time" and run.consumer_no == UNOWNED else b"")
+
+
+def _keys(group_no: int, run: Run) -> tuple[bytes, bytes, bytes]:
+    """The keys of a run in the three tables."""
+    last = run.last
+    return group_prefix(group_no) + last, owner_prefix(group_no, run.consumer_no) + last, time_key(group_no, run)
+
+
+def pieces(ids: list[bytes], wanted: Mapping[bytes, Delivery], old: Run | None) -> Iterator[Run]:
+    """`ids` as runs: IDs in `wanted` as it says, the others as they were in `old`."""
+    deliveries = [wanted.get(packed) for packed in ids]
+    begin = 0
+    while begin < len(ids):
+        delivery = deliveries[begin]
+        end = begin + 1
+        most = min(len(ids), begin + MAX_IN_RUN)
+        while end < most and deliveries[end] == delivery:
+            end += 1
+        packed = b"".join(ids[begin:end])
+        if delivery is not None:
+            yield Run(*delivery, packed)
+        else:
+            assert old is not None, "an ID that is neither new nor old"
+            yield Run(old.consumer_no, old.time_ms, old.delivery_count, packed)
+        begin = end
