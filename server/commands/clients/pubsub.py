@@ -6,6 +6,7 @@ confirmed by a push, not by a reply, so CLIENT REPLY OFF does not hide it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
@@ -246,7 +247,17 @@ def _names(request: Request, channels: Channels) -> Reply:
     if len(request.argv) > 3:
         raise errors.subcommand_syntax(request.argv)
     pattern = request.argv[2] if len(request.argv) == 3 else None
-    return in_slices(request, lambda _: channels.names(pattern))
+    return in_slices(request, partial(_list_names, channels, pattern))
+
+
+def _list_names(channels: Channels, pattern: bytes | None, request: Request) -> Work:
+    names = yield from channels.names(pattern)
+    parts = [array_head(len(names))]
+    for at in range(0, len(names), _NAMES_A_SLICE):
+        if at:
+            yield
+        parts += map(bulk, names[at : at + _NAMES_A_SLICE])
+    return in_pieces(request, parts)
 
 
 def _counts(request: Request, channels: Channels) -> Reply:

@@ -109,14 +109,14 @@ def scan(request: Request) -> Reply:
 
 
 def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: Request) -> Work:
-    found: list[bytes] = []
+    parts: list[bytes] = []
     while True:
         cursor, page = request.db.scan(cursor, min(count, SCAN_SLICE), request.now_ms)
         if is_wanted:
-            found += page if glob is None else (yield from glob.select(page))
+            parts += map(bulk, page if glob is None else (yield from glob.select(page)))
         count -= SCAN_SLICE
         if cursor == 0 or count <= 0:
-            return [b"%d" % cursor, found]
+            return in_pieces(request, [array_head(2), bulk(b"%d" % cursor), array_head(len(parts)), *parts])
         yield
 
 

@@ -21,7 +21,7 @@ from riverbed.server.commands.streams.options import (
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK
-from riverbed.store.groups.reference_trim import ReferenceTrim, respects_groups, trim_with_references
+from riverbed.store.groups.reference_trim import ReferenceTrim, respects_groups
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
@@ -145,15 +145,22 @@ def _xadd_with_options(request: Request) -> Reply:
     if stream is None:
         stream = request.db.create(key)
     trim = options.trim
-    if trim is None:
+    respects = trim is not None and respects_groups(stream, trim)
+    if trim is None or respects:
         reply = (stream.append_entry(entry_id, words),)
-    elif respects_groups(stream, trim):
-        reply = (stream.append_entry(entry_id, words),)
-        trim_with_references(request.db.groups(stream), trim)
     else:
         reply = (trimming.append_and_trim(stream, entry_id, words, trim),)
     if producer is not None and producer.iid is not None:
         Idempotence(stream).record(producer.pid, producer.iid, entry_id)
+    if trim is not None and respects:
+        return in_slices(request, partial(_trim_after, reply, ReferenceTrim(trim)))
+    return reply
+
+
+def _trim_after(reply: tuple[bytes], work: ReferenceTrim, request: Request) -> Work:
+    """Trim behind an append, which is in the log and answered with `reply` when the trim is over."""
+    for removed in _trim(work, request):
+        yield f"the entry added, {removed}"
     return reply
 
 

@@ -39,6 +39,7 @@ COMMANDS = {
     "XAUTOCLAIM": "XAUTOCLAIM s g Bob 0 - COUNT 1000",
     "XREADGROUP": "XREADGROUP GROUP fresh Bob STREAMS s >",
     "XREADGROUP NOACK": "XREADGROUP GROUP fresh Bob NOACK STREAMS s >",
+    "XADD": "XADD s MAXLEN 5 DELREF 9999-1 f v",
     "XTRIM": "XTRIM s MAXLEN 3 DELREF",
     "DEL": "DEL s " + " ".join(f"k{number}" for number in range(1, ENTRIES)),
 }
@@ -51,6 +52,7 @@ PARTS = {
     "XAUTOCLAIM": [f"{n} entries claimed; a call that goes on begins at {n + 1}-0" for n in (10, 20)],
     "XREADGROUP": ["10 entries delivered to the consumer", "20 entries delivered to the consumer"],
     "XREADGROUP NOACK": ["10 entries delivered to the consumer", "20 entries delivered to the consumer"],
+    "XADD": ["the entry added, 10 entries removed", "the entry added, 20 entries removed"],
     "XTRIM": ["10 entries removed", "20 entries removed"],
     "DEL": ["the first 10 of 30 keys", "the first 20 of 30 keys"],
 }
