@@ -140,7 +140,7 @@ class Sender:
             self._search = LogSearch(engine.log, engine.files, offset, engine.known_offsets, any_byte=any_byte)
             self._look(replication_id)
         else:
-            self._begin_full_sync(replication_id)
+            self._begin_full_sync(replication_id, "it has nothing, or what another server wrote")
 
     def _look(self, replication_id: str) -> None:
         search = self._search
@@ -154,7 +154,7 @@ class Sender:
         if not is_over:
             self._tasks.soon("a search in the log", self._look, replication_id, failed=self.give_up)
         elif search.place is None:
-            self._begin_full_sync(replication_id)
+            self._begin_full_sync(replication_id, "the log that is kept does not have what it lacks")
         else:
             self._stats.syncs_partial += 1
             self._tail = self._new_tail(search.place, skip=search.skip)
@@ -177,11 +177,11 @@ class Sender:
 
     # -- full sync -----------------------------------------------------------------------------------------------------
 
-    def _begin_full_sync(self, replication_id: str) -> None:
+    def _begin_full_sync(self, replication_id: str, reason: str) -> None:
         if replication_id != "?":
             self._stats.syncs_refused += 1
         self._stats.syncs_full += 1
-        log.info("replica %s: is sent everything", self.session.peer.address)
+        log.info("replica %s: is sent everything: %s", self.session.peer.address, reason)
         self._tasks.start(
             "full sync of a replica", self._full_sync(), failed=self.give_up, expected=(StoreError, OSError)
         )
