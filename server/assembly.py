@@ -16,6 +16,7 @@ from riverbed.server.background.maintenance import Maintenance
 from riverbed.server.background.scrub import Scrub
 from riverbed.server.background.snapshots import Snapshots
 from riverbed.server.background.tasks import Tasks
+from riverbed.server.commands.access.users import configured
 from riverbed.server.commands.replay import Replayer
 from riverbed.server.commands.request import Context
 from riverbed.server.config_changes import apply_settings
@@ -72,6 +73,7 @@ class Server:
     def __init__(self, config: Config, engine: Engine, clock: Clock) -> None:
         self.engine = engine
         self.context = core = Context(config, engine, clock)
+        core.users = configured(config)
         self.tasks = tasks = Tasks(asyncio.get_running_loop(), core.stats.background)
         self.executor = executor = Executor(core)
         apply_settings(core, executor.timing)

@@ -54,11 +54,20 @@ def apply_settings(core: Core, timing: Timing) -> None:
     limit_clients()
     config.observe("maxmemory-clients", limit_clients)
 
+    def change_password() -> None:
+        core.users.require_password(config.requirepass)
+        let_in()
+
     def let_in() -> None:
         """Without a password, authenticate all clients.  Redis does the same by checking at each command."""
-        if not config.requirepass:
+        if core.users.default.lets_everybody_in:
             for session in core.sessions.values():
                 if not session.authenticated:
                     session.authenticate(True)
 
-    config.observe("requirepass", let_in)
+    config.observe("requirepass", change_password)
+
+    def give_channels() -> None:
+        core.users.sees_all_channels = config.acl_pubsub_default == "allchannels"
+
+    config.observe("acl-pubsub-default", give_channels)

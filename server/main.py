@@ -22,6 +22,7 @@ import lmdb
 import uvloop
 
 from riverbed.server import log as serverlog
+from riverbed.server.commands.access.users import UserFileError, configured
 from riverbed.server.config.config import Config
 from riverbed.server.config.file import ConfigFileError
 from riverbed.server.config.kinds import BadValueError
@@ -54,8 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_version()
     try:
         config = Config.load(words)
+        _check_users(config)
         serverlog.open_log(config)
-    except (ConfigError, ConfigFileError) as error:
+    except (ConfigError, ConfigFileError, UserFileError) as error:
         return _complain(str(error))
     except OSError as error:
         return _complain(f"logfile: {error.filename}: {error.strerror}")
@@ -70,6 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _calm_garbage_collection()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
     return run(config)
+
+
+def _check_users(config: Config) -> None:
+    """Raise UserFileError when the users that `config` asks for cannot be made; nothing is open yet."""
+    try:
+        configured(config)
+    except OSError as error:
+        raise UserFileError(f"aclfile: {error.filename}: {error.strerror}") from None
 
 
 def run(config: Config) -> int:

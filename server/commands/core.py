@@ -9,6 +9,7 @@ import math
 import secrets
 from typing import TYPE_CHECKING
 
+from riverbed.server.commands.access.denials import Denials
 from riverbed.server.commands.channels import PubSub
 from riverbed.server.limits.accounts import Accounts
 from riverbed.server.limits.guesses import WrongPasswords
@@ -18,6 +19,7 @@ from riverbed.server.stats.scrub_status import ScrubStatus
 from riverbed.server.stats.stats import Stats
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.access.interface import Logins
     from riverbed.server.commands.session import Session
     from riverbed.server.config.config import Config
     from riverbed.store.engine import Engine
@@ -38,6 +40,8 @@ class Core:
         self.rewrite = RewriteStatus()
         self.scrub = ScrubStatus()
         self.pubsub = PubSub()
+        self.users: Logins  # the assembly sets them
+        self.denials = Denials()
         self.sessions: dict[int, Session] = {}
         self.started_ms = self.now_ms()
         self.loading = None if engine.is_loaded else Loading(clock)  # None once the store is loaded

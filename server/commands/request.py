@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from riverbed.server.commands.session import Session
+    from riverbed.server.errors import CommandError
     from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.tables.view import View
@@ -26,6 +27,9 @@ class Control(Protocol):
 
     def unblock(self, session: Session, *, error: bool) -> bool:
         """End a client's wait as by timeout, or with an error; -> whether it was waiting (CLIENT UNBLOCK)."""
+
+    def refuse(self, session: Session, error: CommandError) -> None:
+        """End the wait of a blocked client with an error."""
 
     def kill(self, session: Session) -> None:
         """Close a client's connection now; when it is the one that asks, after its reply."""

@@ -15,6 +15,7 @@ from riverbed.server.commands.client_state import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from riverbed.server.commands.access.interface import Login
     from riverbed.server.limits.accounts import Account
     from riverbed.server.protocol.replies import Block, LongReply, Push
     from riverbed.server.protocol.request_reader import RequestReader
@@ -64,8 +65,8 @@ class Peer(Protocol):
 class Session:
     """A client's state between its requests.
 
-    `is_plain` is False when the executor must take its slow path for this client (not authenticated, inside MULTI,
-    replies switched off, blocked, subscribed ...); `refresh` derives it.
+    `is_plain` is False when the executor must take its slow path for this client (not authenticated, a user that may
+    not do everything, inside MULTI, replies switched off, blocked, subscribed ...); `refresh` derives it.
     """
 
     __slots__ = (
@@ -97,6 +98,7 @@ class Session:
         "last_interaction_ms",
         "late_bytes",
         "long_reply",
+        "may_do_all",
         "names",
         "no_evict",
         "no_touch",
@@ -110,6 +112,7 @@ class Session:
         "sliced_bytes",
         "subscriptions",
         "transaction",
+        "user",
         "written_offset",
     )
 
@@ -122,6 +125,8 @@ class Session:
         self.names = Names(account)
         self.transaction = Transaction(account)
         self.subscriptions = Subscriptions()
+        self.user: Login  # set by `Executor.connect`
+        self.may_do_all = True  # the user may, so that no request need be looked at
         self.authenticated = False
         self.failed_auths = 0  # wrong passwords since the last right one
         self.created_ms = now_ms
@@ -177,6 +182,12 @@ class Session:
         self.is_plain = False
         self.attention = True
 
+    def be(self, user: Login) -> None:
+        """Be that user, or the same one with other rights, from the next request on."""
+        self.user = user
+        self.may_do_all = user.is_unlimited
+        self.refresh()
+
     def authenticate(self, on: bool) -> None:
         """Allow the client everything from now on, or only what is allowed before AUTH."""
         self.authenticated = on
@@ -192,6 +203,7 @@ class Session:
         self.is_plain = (
             not self._closing
             and self.authenticated
+            and self.may_do_all
             and self.transaction.queued is None
             and not self.replies_off
             and not self.skip_replies

@@ -14,7 +14,7 @@ from pathlib import Path
 from riverbed.server.config import file as configfile
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting, BadValueError
-from riverbed.server.config.settings import OLD_NAMES, SETTINGS, Settings, find_setting
+from riverbed.server.config.settings import OLD_NAMES, SETTINGS, USER_LINE, Settings, find_setting
 from riverbed.server.config.values import ConfigError, Ignored, collect, defaults, flags, parse, unknown
 from riverbed.server.glob import Glob
 
@@ -26,6 +26,7 @@ class Config(Settings):
         """Everything at its default."""
         self.file: Path | None = None
         self.ignored: list[Ignored] = []  # lines of the file
+        self.users: list[tuple[str, list[str]]] = []  # the lines `user`: place, name and rules
         self._observers: dict[str, list[Callable[[], None]]] = {}
         self.__dict__.update(defaults())
 
@@ -44,6 +45,7 @@ class Config(Settings):
             config.file = Path(words.pop(0)).absolute()
             said += configfile.directives(configfile.read_lines(config.file), config.file)
         said += flags(words)
+        config.users = [(line.place, line.words) for line in said if line.name == USER_LINE]
         values, config.ignored = collect(said)
         config.__dict__.update(values)
         return config

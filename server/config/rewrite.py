@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from riverbed.server.config import file as configfile
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting
-from riverbed.server.config.settings import OLD_NAMES, SETTINGS
+from riverbed.server.config.settings import OLD_NAMES, SETTINGS, USER_LINE
 from riverbed.server.config.values import collect
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ def rewrite(config: Config) -> None:
     written: set[str] = set()
     kept: list[str] = []
     for line, said in zip(lines, own, strict=True):
+        if said is not None and said.name == USER_LINE:
+            continue
         if said is None or said.name not in wrong:
             kept.append(line)
         elif said.name not in written:
@@ -40,6 +42,7 @@ def rewrite(config: Config) -> None:
                 kept.append(_line(SETTINGS[said.name], config))
     values, _ = collect(configfile.directives(kept, config.file))
     missing = [_line(setting, config) for setting in _other_than(values, config)]
+    missing += [configfile.render_line(USER_LINE, words) for _, words in config.users]
     if missing:
         while kept and not kept[-1].strip():
             kept.pop()

@@ -41,7 +41,7 @@ _LAYOUT: Final = "`riverbed replay DIR NEW` makes a data directory of a log with
 # Settings of an ordinary redis.conf for things that do not exist here and that affect neither data nor safety.  They
 # are skipped, with a line in the server's log, so that such a file can be tried.  CONFIG GET does not know them.
 _NAMES_WITHOUT_MEANING: Final = """
-    acllog-max-len active-defrag-cycle-max active-defrag-cycle-min active-defrag-ignore-bytes
+    active-defrag-cycle-max active-defrag-cycle-min active-defrag-ignore-bytes
     active-defrag-max-scan-fields active-defrag-threshold-lower active-defrag-threshold-upper active-expire-effort
     activerehashing always-show-logo aof-disable-auto-gc aof-rewrite-incremental-fsync aof-timestamp-enabled
     aof_rewrite_cpulist bgsave_cpulist bind-source-addr bio_cpulist busy-reply-threshold
@@ -69,13 +69,15 @@ _NAMES_WITHOUT_MEANING: Final = """
 WITHOUT_MEANING: Final = frozenset(_NAMES_WITHOUT_MEANING.split())
 
 # Settings of Redis that keep a server closed.  A file that has one is refused, for it expects that protection.
-_GUARDS: Final = frozenset(("acl-pubsub-default", "aclfile", "enable-protected-configs", "rename-command", "user"))
+_GUARDS: Final = frozenset(("enable-protected-configs", "rename-command"))
 
 
 def is_guard(name: str) -> bool:
     """Whether `name` is a setting of Redis that protects a server and that does not exist here."""
     return name in _GUARDS or name.startswith("tls-")
 
+
+USER_LINE: Final = "user"  # a line that makes a user, not a setting
 
 # Names of settings before Redis 5; files and tools still use them.
 OLD_NAMES: Final = MappingProxyType(
@@ -127,6 +129,11 @@ class Settings:
     # -- clients -------------------------------------------------------------------------------------------------------
 
     requirepass = Secret(Section.CLIENTS, b"", "Password that clients must give with AUTH; empty for none.")
+    aclfile = Text(Section.CLIENTS, "", "File with the users and what each may do; empty for none.", at_start=True)
+    acl_pubsub_default = Choice(
+        Section.CLIENTS, ("resetchannels", "allchannels"), "resetchannels", "The channels of a new user: none, or all."
+    )
+    acllog_max_len = Integer(Section.CLIENTS, 128, "Refusals that ACL LOG keeps.")
     protected_mode = Boolean(
         Section.CLIENTS, True, "Without a password, refuse clients that come from another machine."
     )

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting, BadValueError, Section
-from riverbed.server.config.settings import SETTINGS, WITHOUT_MEANING, find_setting, is_guard
+from riverbed.server.config.settings import SETTINGS, USER_LINE, WITHOUT_MEANING, find_setting, is_guard
 from riverbed.store.format.text import split_text
 
 COMMAND_LINE: Final = "command line"  # the place of flags
@@ -88,6 +88,8 @@ def collect(said: Iterable[Directive]) -> tuple[dict[str, Any], list[Ignored]]:
     ignored = []
     errors: list[ConfigError] = []
     for line in said:
+        if line.name == USER_LINE:
+            continue
         setting = find_setting(line.name)
         if setting is None:
             if line.name in WITHOUT_MEANING:

@@ -6,6 +6,7 @@ import functools
 import ipaddress
 from typing import TYPE_CHECKING, Final
 
+from riverbed.server.commands.access.logins import refusal
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError, wrong_arity
@@ -13,11 +14,10 @@ from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Settled
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.config.config import Config
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.waiters import Watches
-    from riverbed.server.stats.stats import Stats
 
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
@@ -35,10 +35,11 @@ DEBUG_NOT_ALLOWED: Final = (
 class Admission:
     """Lets the requests of clients pass, or makes the error that says why not."""
 
-    def __init__(self, config: Config, gate: Gate, stats: Stats, watches: Watches) -> None:
-        self._config = config
+    def __init__(self, core: Core, gate: Gate, watches: Watches) -> None:
+        self._core = core
+        self._config = core.config
         self._gate = gate
-        self._stats = stats
+        self._stats = core.stats
         self._watches = watches
 
     def admit(self, session: Session, argv: list[bytes]) -> Command | bytes:
@@ -60,9 +61,12 @@ class Admission:
             raise wrong_arity(command.full_name)
         if not session.authenticated and not flags & Flag.NO_AUTH:
             raise CommandError(NOAUTH)
+        in_transaction = session.transaction.queued is not None
+        if refused := refusal(self._core, session, command, argv, in_transaction=in_transaction):
+            raise refused[1]
         if flags & Flag.GUARDED and not self._allows_debug(session):
             raise CommandError(DEBUG_NOT_ALLOWED)
-        if session.transaction.queued is not None and flags & Flag.NO_MULTI:
+        if in_transaction and flags & Flag.NO_MULTI:
             raise CommandError(NOT_IN_MULTI)
         if session.is_replica and flags & (Flag.WRITE | Flag.READONLY):
             raise CommandError(REPLICA_AND_KEYS)

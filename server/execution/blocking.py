@@ -95,7 +95,8 @@ class Blocking:
 
     def _retry(self, session: Session, block: Block) -> Reply:
         """Run a blocked client's command again; -> the reply, a Block when the client waits on."""
-        reply = self._calls.call(session, client_command(block.argv), block.argv)
+        command = client_command(block.argv)
+        reply = self._calls.call(session, command, block.argv)
         if reply.__class__ is Block:
             self.waiters.postpone(session, reply.retry_ms, self._core.monotonic_ahead_ms())
             self._arm_deadline()

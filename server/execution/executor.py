@@ -93,7 +93,7 @@ class Executor:
         self.timing = calls.timing
         self.blocking = Blocking(core, self, calls, delivery, self.watches)
         self.waiters = self.blocking.waiters
-        admission = Admission(self.config, gate, self.stats, self.watches)
+        admission = Admission(core, gate, self.watches)
         self.sliced_commands = SlicedCommands(core, self, gate, admission, calls, delivery, events)
         self.views = self.sliced_commands.views
         monitors = Monitors(core, gate, delivery.push)
@@ -133,7 +133,8 @@ class Executor:
 
     def connect(self, peer: Peer) -> Session:
         """Make the session of a client that has connected."""
-        is_trusted = not self.config.requirepass
+        user = self.context.users.default
+        is_trusted = user.lets_everybody_in
         account = Account(self.accounts, self._next_client_id, peer, is_trusted=is_trusted)
         session = Session(self._next_client_id, peer, account, self.txn.databases[0], self.context.now_ms())
         self._next_client_id += 1
@@ -143,7 +144,7 @@ class Executor:
             max_bulk_bytes=self.config.proto_max_bulk_len,
             max_query_bytes=self.config.client_query_buffer_limit,
         )
-        session.refresh()
+        session.be(user)
         self.context.sessions[session.id] = session
         self.stats.connections_received += 1
         return session

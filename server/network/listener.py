@@ -129,7 +129,8 @@ class _GuardedConnection(Connection):
         if len(executor.context.sessions) >= config.maxclients:
             executor.stats.connections_rejected += 1
             return TOO_MANY_CLIENTS
-        if config.protected_mode and not config.requirepass and not self._unix_path:
+        is_open = config.protected_mode and executor.context.users.default.lets_everybody_in
+        if is_open and not self._unix_path:
             host, _ = peer_name(transport)
             return None if is_loopback(host) else PROTECTED
         return None

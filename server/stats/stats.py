@@ -301,7 +301,6 @@ class Stats:
         self.output_limit_disconnections = 0
         self.query_limit_disconnections = 0
         self.evicted_clients = 0
-        self.auth_failures = 0
         self.error_replies = 0
         self.errors: dict[bytes, int] = {}
         self.syncs_full = 0  # of replicas: everything was sent, or only what they lacked, or the latter was refused

@@ -2,7 +2,7 @@
 
 The shapes are those of Redis 7, which clients and cluster proxies read: flags, key positions, categories, key
 specifications and the tree of arguments.  What the table does not say (arguments, access to keys) is derived from
-what it does say; the few commands that use their keys in an unusual way are listed in `_KEY_ACCESS`.
+what it does say; `access/keys.py` lists the few commands that use their keys in an unusual way.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
+from riverbed.server.commands.access.keys import has_keys, key_accesses, key_positions, keyword_of
+from riverbed.server.commands.access.selector import CATEGORIES
 from riverbed.server.commands.arguments import Args
 from riverbed.server.commands.redaction import hidden
 from riverbed.server.commands.slices import in_pieces, in_slices
@@ -29,51 +31,10 @@ if TYPE_CHECKING:
 INVALID_COMMAND: Final = "ERR Invalid command specified"
 NO_KEY_ARGUMENTS: Final = "ERR The command has no key arguments"
 INVALID_WORD_COUNT: Final = "ERR Invalid number of arguments specified for command"
-INVALID_ARGUMENTS: Final = "ERR Invalid arguments specified for command"
 
-# The order in which Redis prints categories.
-_CATEGORIES: Final = (
-    *("keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap", "hyperloglog", "geo"),
-    *("stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous", "connection", "transaction", "scripting"),
-)
 # Names that are looked up before other clients have their turn.
 _NAMES_A_SLICE: Final = 500
 _OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER | Flag.GUARDED | Flag.SHOWS_TABLES
-
-# How a command uses its keys, where that does not follow from WRITE (it updates) or READONLY (it reads the value).
-# One tuple for each key specification.
-_KEY_ACCESS: Final[dict[bytes, tuple[tuple[bytes, ...], ...]]] = {
-    b"copy": ((b"RO", b"access"), (b"OW", b"update")),
-    b"del": ((b"RM", b"delete"),),
-    b"exists": ((b"RO",),),
-    b"memory|usage": ((b"RO",),),
-    b"move": ((b"RW", b"access", b"update"),),
-    b"object|encoding": ((b"RO",),),
-    b"object|freq": ((b"RO",),),
-    b"object|idletime": ((b"RO",),),
-    b"object|refcount": ((b"RO",),),
-    b"rename": ((b"RW", b"access", b"delete"), (b"OW", b"update")),
-    b"renamenx": ((b"RW", b"access", b"delete"), (b"OW", b"insert")),
-    b"spublish": ((b"not_key",),),
-    b"ssubscribe": ((b"not_key",),),
-    b"sunsubscribe": ((b"not_key",),),
-    b"touch": ((b"RO",),),
-    b"type": ((b"RO",),),
-    b"unlink": ((b"RM", b"delete"),),
-    b"watch": ((b"RO",),),
-    b"xackdel": ((b"RW", b"delete"),),
-    b"xautoclaim": ((b"RW", b"delete"),),
-    b"xdel": ((b"RW", b"delete"),),
-    b"xdelex": ((b"RW", b"delete"),),
-    b"xgroup|create": ((b"RW", b"insert"),),
-    b"xgroup|createconsumer": ((b"RW", b"insert"),),
-    b"xgroup|delconsumer": ((b"RW", b"delete"),),
-    b"xgroup|destroy": ((b"RW", b"delete"),),
-    b"xlen": ((b"RO",),),
-    b"xreadgroup": ((b"RO", b"access"),),
-    b"xtrim": ((b"RW", b"delete"),),
-}
-
 
 # -- the table, walked -------------------------------------------------------------------------------------------------
 
@@ -115,50 +76,10 @@ def _of_words(words: list[bytes]) -> Command | None:
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def _keyword(row: Command) -> tuple[bytes, int] | None:
-    """The token before the keys of a command with movable keys, and the first word that it may be.
-
-    It is the first token that keys follow in the syntax, after the fixed words and perhaps optional ones.
-    """
-    if Flag.MOVABLEKEYS not in row.flags:
-        return None
-    words = row.syntax.split()
-    fixed = 0
-    while not words[fixed].startswith("[") and words[fixed + 1] != "key":
-        fixed += 1
-    return words[words.index("key") - 1].encode(), fixed + 1
-
-
-def _key_accesses(row: Command) -> tuple[tuple[bytes, ...], ...]:
-    """How each of a command's key specifications uses the keys."""
-    usual = (b"RW", b"update") if Flag.WRITE in row.flags else (b"RO", b"access")
-    return _KEY_ACCESS.get(row.full_name, (usual,))
-
-
-def _has_keys(row: Command) -> bool:
-    """Whether the command has keys.  Shard channels are none, although a cluster finds its node by them."""
-    return (row.keys.first > 0 and (b"not_key",) not in _key_accesses(row)) or Flag.MOVABLEKEYS in row.flags
-
-
-def _key_positions(row: Command, words: list[bytes]) -> slice:
-    """Where in `words` the keys are.  CommandError when there is none."""
-    keyword = _keyword(row)
-    if keyword is not None:
-        token, start = keyword
-        for position in range(start, len(words)):
-            if words[position].upper() == token:
-                # Half of what follows are keys, the other half are IDs.
-                return slice(position + 1, position + 1 + (len(words) - position - 1) // 2)
-        raise CommandError(INVALID_ARGUMENTS)
-    spec = row.keys
-    last = spec.last if spec.last >= 0 else len(words) + spec.last
-    return slice(spec.first, last + 1, spec.step)
-
-
 def _key_specs(row: Command, as_set: Callable[[Iterable[bytes]], Reply]) -> list[Reply]:
     """Where the keys are, as begin_search and find_keys."""
-    accesses = _key_accesses(row)
-    keyword = _keyword(row)
+    accesses = key_accesses(row)
+    keyword = keyword_of(row)
     if keyword is not None:
         search = {b"type": b"keyword", b"spec": {b"keyword": keyword[0], b"startfrom": keyword[1]}}
         return [_key_spec(as_set(accesses[0]), search, last=-1, step=1, limit=2)]
@@ -201,7 +122,7 @@ def _flag_names(flags: Flag) -> list[bytes]:
 def _info(row: Command, request: Request) -> list[Reply]:
     """The ten elements of COMMAND INFO."""
     as_set = _set_maker(request)
-    categories = sorted(row.categories, key=_CATEGORIES.index)
+    categories = sorted(row.categories, key=CATEGORIES.index)
     flags = _flag_names(row.flags)
     return [
         row.full_name,
@@ -310,7 +231,7 @@ def command_list(request: Request) -> Reply:
 
 
 def _argument_docs(row: Command, request: Request) -> list[Reply]:
-    last_spec = len(_key_accesses(row)) - 1 if _has_keys(row) else -1
+    last_spec = len(key_accesses(row)) - 1 if has_keys(row) else -1
     seen_keys = 0
 
     def describe(argument: Argument) -> Reply:
@@ -396,11 +317,11 @@ def _found_keys(request: Request) -> tuple[list[bytes], tuple[tuple[bytes, ...],
     row = _of_words(words)
     if row is None:
         raise CommandError(INVALID_COMMAND)
-    if not _has_keys(row):
+    if not has_keys(row):
         raise CommandError(NO_KEY_ARGUMENTS)
     if not row.accepts(len(words)):
         raise CommandError(INVALID_WORD_COUNT)
-    return words[_key_positions(row, words)], _key_accesses(row)
+    return words[key_positions(row, words)], key_accesses(row)
 
 
 def _each_key(request: Request) -> Work:

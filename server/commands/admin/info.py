@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.protocol.replies import Verbatim
 from riverbed.server.stats import process
@@ -341,7 +342,11 @@ def _stats(request: Request) -> Fields:
     yield "io_threaded_writes_processed", 0
     yield "client_query_buffer_limit_disconnections", stats.query_limit_disconnections
     yield "client_output_buffer_limit_disconnections", stats.output_limit_disconnections
-    yield "acl_access_denied_auth", stats.auth_failures
+    denied = request.context.denials.totals
+    yield "acl_access_denied_auth", denied[Reason.AUTH]
+    yield "acl_access_denied_cmd", denied[Reason.COMMAND]
+    yield "acl_access_denied_key", denied[Reason.KEY]
+    yield "acl_access_denied_channel", denied[Reason.CHANNEL]
     yield "riverbed_background_tasks", stats.background.running
     yield "riverbed_background_failures", stats.background.failures
     yield "riverbed_background_last_failure", stats.background.last_failure

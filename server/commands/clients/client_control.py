@@ -13,7 +13,6 @@ from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int, parse_timeout_ms
 from riverbed.server.commands.clients.client import ADMIN_FLAGS
 from riverbed.server.commands.clients.client_list import kind_of, parse_kind
-from riverbed.server.commands.clients.connection import DEFAULT_USER
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.table import command
 from riverbed.server.errors import CommandError
@@ -97,9 +96,10 @@ def _filter(request: Request, name: bytes, value: bytes) -> Callable[[Session], 
             kind = parse_kind(value)
             return lambda session: kind_of(session) == kind
         case b"USER":
-            if value != DEFAULT_USER:
+            user = request.context.users.get(value)
+            if user is None:
                 raise CommandError(b"ERR No such user '%b'" % value)
-            return lambda session: True
+            return lambda session: session.user is user
         case b"ADDR":
             return lambda session: session.peer.address.encode() == value
         case b"LADDR":

@@ -5,15 +5,18 @@ They change only the session; marking it as closing closes the socket.
 
 from __future__ import annotations
 
-import hmac
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
+from riverbed.server.commands.access.interface import Reason
+from riverbed.server.commands.access.logins import note
+from riverbed.server.commands.access.selector import Denial
+from riverbed.server.commands.access.users import DEFAULT_USER
 from riverbed.server.commands.arguments import Args
 from riverbed.server.commands.keys.databases import named_database
 from riverbed.server.commands.redaction import all_but_the_name, hidden
 from riverbed.server.commands.slices import in_slices
-from riverbed.server.commands.table import Flag, command
+from riverbed.server.commands.table import COMMANDS, Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import bulk
 from riverbed.server.protocol.replies import OK, SETTLED_OK, Block, Settled, settled_constant
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 
-DEFAULT_USER: Final = b"default"
 # Words of HELLO in a slice; about a millisecond.
 _WORDS_A_SLICE = 500
 
@@ -68,16 +70,19 @@ _GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.
 def auth(request: Request) -> Reply:
     """AUTH [username] password -> OK.
 
-    There is one user, `default`; its password is the setting requirepass.  A client that fails keeps its state.
+    Without a name it is `default`, whose password is the setting requirepass.  A client that fails keeps its state.
     """
     words = request.argv[1:]
     if len(words) > 2:
         raise CommandError(errors.SYNTAX)
-    if len(words) == 1 and not request.context.config.requirepass:
+    users = request.context.users
+    if len(words) == 1 and users.default.needs_no_password:
         raise CommandError(NO_PASSWORD_SET)
-    user = words[0] if len(words) == 2 else DEFAULT_USER
-    if not _fits(request, user, words[-1]):
-        return _refuse_password(request)
+    name = words[0] if len(words) == 2 else DEFAULT_USER
+    user = users.log_in(name, words[-1])
+    if user is None:
+        return _refuse_password(request, name)
+    request.session.be(user)
     request.session.authenticate(True)
     return OK
 
@@ -119,7 +124,7 @@ def _greet(request: Request) -> Work:
     session = request.session
     args = Args(request.argv)
     resp = session.resp
-    authenticated = session.authenticated
+    user = session.user if session.authenticated else None
     name: bytes | None = None
     slice_end = _WORDS_A_SLICE
     if args:
@@ -129,10 +134,10 @@ def _greet(request: Request) -> Work:
     while args:
         option = args.take()
         if option.upper() == b"AUTH" and len(args) >= 2:
-            user, password = args.take(), args.take()
-            if not _fits(request, user, password):
-                return _refuse_password(request)
-            authenticated = True
+            user_name, password = args.take(), args.take()
+            user = request.context.users.log_in(user_name, password)
+            if user is None:
+                return _refuse_password(request, user_name)
         elif option.upper() == b"SETNAME" and args:
             name = args.take()
             if len(name) > MAX_NAME_BYTES:
@@ -144,9 +149,10 @@ def _greet(request: Request) -> Work:
         if args.position >= slice_end:
             yield
             slice_end = args.position + _WORDS_A_SLICE
-    if not authenticated:
+    if user is None:
         raise CommandError(HELLO_NEEDS_AUTH)
     session.resp = resp
+    session.be(user)
     request.session.authenticate(True)
     if name is not None:
         session.names.set_client(name)
@@ -166,18 +172,12 @@ def is_printable(text: bytes) -> bool:
     return not text.translate(None, _PRINTABLE)  # in C: a name may be long
 
 
-def _fits(request: Request, user: bytes, password: bytes) -> bool:
-    """Whether both fit.  Without requirepass any password fits, for the one user."""
-    expected = request.context.config.requirepass
-    # the time of the comparison does not depend on how much of the password is right
-    return user == DEFAULT_USER and (not expected or hmac.compare_digest(expected, password))
-
-
-def _refuse_password(request: Request) -> Reply:
+def _refuse_password(request: Request, user: bytes) -> Reply:
     """Refuse a wrong password, later with each one, so that a connection cannot guess thousands a second."""
     session, context = request.session, request.context
     session.failed_auths += 1
-    context.stats.auth_failures += 1
+    denial = Denial(Reason.AUTH, request.argv[0])
+    note(context, session, denial, user, COMMANDS[request.argv[0].upper()], request.argv)
     context.wrong_passwords.note(session.peer.address, context.clock.monotonic())
     refusal = CommandError(WRONGPASS)
     if not request.may_block:
@@ -220,7 +220,9 @@ def reset(request: Request) -> str:
     session.skip_replies = 0
     session.spare(False)
     session.no_touch = False
-    session.authenticate(not request.context.config.requirepass)
+    default = request.context.users.default
+    session.be(default)
+    session.authenticate(default.lets_everybody_in)
     return "RESET"
 
 

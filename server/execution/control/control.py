@@ -66,6 +66,9 @@ class Controls:
         self._blocking.end_settled(session, CommandError(UNBLOCKED) if error else in_time)
         return True
 
+    def refuse(self, session: Session, error: CommandError) -> None:
+        self._blocking.end_settled(session, error)
+
     def blocked_clients(self) -> int:
         return len(self._waiters)
 

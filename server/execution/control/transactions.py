@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from riverbed.server.commands.access.interface import Reason
+from riverbed.server.commands.access.logins import refusal
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.slices import SlicedCommand, wait_for_view
 from riverbed.server.commands.table import Command, Flag
@@ -34,6 +36,15 @@ if TYPE_CHECKING:
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
 NO_ROOM: Final = "ERR EXEC was undone: {}"
+NO_LONGER_ALLOWED: Final = (
+    "NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is "
+    "no longer allowed for the following reason: {}"
+)
+_BECAUSE: Final = {
+    Reason.COMMAND: "no permission to execute the command or subcommand",
+    Reason.KEY: "no permission to touch the specified keys",
+    Reason.CHANNEL: "no permission to access one of the channels used as arguments to the command",
+}
 
 
 class Transactions:
@@ -43,6 +54,7 @@ class Transactions:
         self, core: Core, gate: Gate, admission: Admission, calls: Calls, watches: Watches, monitors: Monitors
     ) -> None:
         self.space = SpoolSpace(core.engine, lambda: core.config.maxclients - len(core.sessions))
+        self._core = core
         self._engine = core.engine
         self._txn = core.txn
         self._stats = core.stats
@@ -181,6 +193,8 @@ class Transactions:
         try:
             if self._txn.follows and command.flags & Flag.WRITE:
                 raise CommandError(self._gate.no_writes)  # since a REPLICAOF earlier in the transaction
+            if refused := refusal(self._core, request.session, command, request.argv, in_transaction=True):
+                raise CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[refused[0].reason]))
             reply = command.handler(request)
         except CommandError as error:
             if not is_told:

@@ -33,6 +33,23 @@ MISCONF = b"-MISCONF "
 # For each command that is no write: what a client sends in one tick, behind what it has sent in earlier ones.
 CALLS = """
 AUTH secret
+ACL
+ACL CAT
+ACL CAT stream
+ACL DELUSER default
+ACL DELUSER nobody
+ACL DRYRUN default PING
+ACL GENPASS x
+ACL GETUSER default
+ACL HELP
+ACL LIST
+ACL LOAD
+ACL LOG
+ACL SAVE
+ACL SETUSER new on nopass +ping
+ACL SETUSER new +nonsense
+ACL USERS
+ACL WHOAMI
 HELLO 3 SETNAME new
 HELLO 4
 QUIT

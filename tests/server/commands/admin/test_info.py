@@ -102,7 +102,14 @@ def test_fields_that_redis_does_not_have_are_marked_as_ours(pair: Pair) -> None:
     ours, theirs = fields(pair.ours), fields(pair.theirs)
     newer = {
         *("pubsub_clients", "watching_clients", "total_watched_keys", "total_blocking_keys"),
-        *("total_blocking_keys_on_nokey", "acl_access_denied_auth", "client_query_buffer_limit_disconnections"),
+        *(
+            "total_blocking_keys_on_nokey",
+            "acl_access_denied_auth",
+            "acl_access_denied_cmd",
+            "acl_access_denied_key",
+            "acl_access_denied_channel",
+            "client_query_buffer_limit_disconnections",
+        ),
         "client_output_buffer_limit_disconnections",
     }
     extra = {name for name in ours.keys() - theirs.keys() if not name.startswith(("riverbed_", "errorstat_", "db"))}

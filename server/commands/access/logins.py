@@ -1,0 +1,90 @@
+"""What a change of users means for the clients that are connected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, cast
+
+from riverbed.server.commands.access.interface import Reason
+from riverbed.server.commands.access.selector import Denial
+from riverbed.server.commands.clients.client_line import describe
+from riverbed.server.commands.dispatch import find_command
+from riverbed.server.errors import CommandError
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.access.user import User
+    from riverbed.server.commands.core import Core
+    from riverbed.server.commands.request import Context
+    from riverbed.server.commands.session import Session
+    from riverbed.server.commands.table import Command
+
+NO_COMMAND: Final = b"NOPERM this user has no permissions to run the '%b' command"
+NO_KEY: Final = b"NOPERM this user has no permissions to access one of the keys used as arguments"
+NO_CHANNEL: Final = b"NOPERM this user has no permissions to access one of the channels used as arguments"
+
+
+def refusal(
+    core: Core, session: Session, command: Command, argv: list[bytes], *, in_transaction: bool
+) -> tuple[Denial, CommandError] | None:
+    """The error of a request that the client's user may not send, noted for ACL LOG; None when it may."""
+    if session.may_do_all:
+        return None
+    denial = cast("User", session.user).denies(command, argv)
+    if denial is None:
+        return None
+    note(core, session, denial, session.user.name, command, argv, in_transaction=in_transaction)
+    return denial, CommandError(text_of(denial))
+
+
+def text_of(denial: Denial) -> bytes:
+    if denial.reason is Reason.COMMAND:
+        return NO_COMMAND % denial.what
+    return NO_KEY if denial.reason is Reason.KEY else NO_CHANNEL
+
+
+def note(
+    core: Core,
+    session: Session,
+    denial: Denial,
+    user: bytes,
+    command: Command,
+    argv: list[bytes],
+    *,
+    in_transaction: bool = False,
+) -> None:
+    """Note a refusal for ACL LOG."""
+    now_ms = core.now_ms()
+    client = describe(session, now_ms, argv, command.full_name, in_transaction=in_transaction).rstrip(b"\n")
+    most = core.config.acllog_max_len
+    core.denials.note(denial.reason, denial.what, user, client, now_ms, in_transaction=in_transaction, most=most)
+
+
+def apply_user(context: Context, user: User) -> None:
+    """Apply what `user` may do by now to its clients: to their next request, their wait, their subscriptions."""
+    for session in list(context.sessions.values()):
+        if session.user is not user:
+            continue
+        session.be(user)
+        if user.lets_everybody_in and not session.authenticated:  # as Redis does by checking at each command
+            session.authenticate(True)
+        if not _may_listen(session):
+            context.control.kill(session)
+        elif session.blocked is not None and (command := find_command(session.blocked.argv)) is not None:
+            refused = refusal(context, session, command, session.blocked.argv, in_transaction=False)
+            if refused is not None:
+                context.control.refuse(session, refused[1])
+
+
+def _may_listen(session: Session) -> bool:
+    subscriptions, user = session.subscriptions, cast("User", session.user)
+    return (
+        all(map(user.allows_channel, subscriptions.channels))
+        and all(map(user.allows_channel, subscriptions.shard_channels))
+        and all(user.allows_channel(each, is_pattern=True) for each in subscriptions.patterns)
+    )
+
+
+def cut_off(context: Context, user: User) -> None:
+    """Close the connections of a user that exists no more."""
+    for session in list(context.sessions.values()):
+        if session.user is user:
+            context.control.kill(session)

@@ -1,0 +1,159 @@
+"""The users of one server, and the lines of files that make them.
+
+`default` is the user of clients that have not logged in, if it needs no password.  `requirepass` is its password, and
+nothing else: changing the one changes the other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from riverbed.server.commands import load_commands
+from riverbed.server.commands.access.rules import RuleError, UnmatchedParenthesisError, hash_of, joined
+from riverbed.server.commands.access.user import User
+
+if TYPE_CHECKING:
+    from riverbed.server.config.config import Config
+
+DEFAULT_USER: Final = b"default"
+_BLANKS: Final = b" \t\n\r\v\f\0"
+
+
+class UserFileError(ValueError):
+    """A line that makes no user; the text says which and why."""
+
+
+class Users:
+    """Always has the default user."""
+
+    def __init__(self, *, sees_all_channels: bool = False) -> None:
+        """`sees_all_channels`: new users may use all channels (acl-pubsub-default)."""
+        self.sees_all_channels = sees_all_channels
+        self.default = User(DEFAULT_USER)
+        for rule in (b"on", b"nopass", b"~*", b"&*", b"+@all"):
+            self.default.apply(rule)
+        self._by_name = {DEFAULT_USER: self.default}
+
+    def get(self, name: bytes) -> User | None:
+        return self._by_name.get(name)
+
+    def __iter__(self) -> Iterator[User]:
+        """In the order of their names."""
+        return iter([self._by_name[name] for name in sorted(self._by_name)])
+
+    def lines(self) -> list[bytes]:
+        """The lines of a file that makes all users."""
+        return list(map(bytes, self))
+
+    def require_password(self, password: bytes) -> None:
+        """Set the only password of the default user; empty for none."""
+        self.default.passwords = [hash_of(password)] if password else []
+        self.default.needs_no_password = not password
+
+    def log_in(self, name: bytes, password: bytes) -> User | None:
+        """The user with that name and password; None when there is none, or when it is off."""
+        user = self.get(name)
+        if user is None:
+            user = User(name)  # off: an unknown name takes as long as a wrong password
+            user.accepts(password)
+            return None
+        return user if user.accepts(password) else None
+
+    def changed(self, name: bytes, rules: Iterable[bytes]) -> User:
+        """A user as `name` would be after `rules`, or a new one; nothing is changed yet.
+
+        Raises RuleError, whose `rule` says which one it was.
+        """
+        known = self.get(name)
+        user = self.new(name) if known is None else known.copy()
+        for rule in rules:
+            try:
+                user.apply(rule, sees_all_channels=self.sees_all_channels)
+            except RuleError as error:
+                error.rule = rule
+                raise
+        return user
+
+    def new(self, name: bytes) -> User:
+        user = User(name)
+        user.root.all_channels = self.sees_all_channels
+        return user
+
+    def put(self, user: User) -> User:
+        """Have `user` in the place of the one with its name; -> the user that stays, so that its clients keep it."""
+        known = self._by_name.setdefault(user.name, user)
+        if known is not user:
+            known.take_over(user)
+        return known
+
+    def remove(self, name: bytes) -> User | None:
+        """Remove a user other than `default`; -> the user."""
+        return self._by_name.pop(name, None)
+
+    def add_lines(self, lines: Iterable[tuple[str, list[bytes]]]) -> None:
+        """Add the users that lines of a file make: for each its place, the user's name and the rules.
+
+        Raises UserFileError, which tells of every line that is wrong.
+        """
+        seen: set[bytes] = set()
+        errors = []
+        for place, words in lines:
+            try:
+                if not words or not is_name(words[0]):
+                    raise RuleError("a line should have a user's name")
+                if words[0] in seen:
+                    raise RuleError("Duplicate user found. A user can only be defined once in config files")
+                seen.add(words[0])
+                self.put(_user_of(self, words))
+            except (RuleError, UnmatchedParenthesisError) as error:
+                errors.append(f"{place}: {error}")
+        if errors:
+            raise UserFileError("\n".join(errors))
+
+
+def configured(config: Config) -> Users:
+    """The users that the settings ask for.  Raises UserFileError, OSError."""
+    load_commands()  # their rules name commands
+    users = Users(sees_all_channels=config.acl_pubsub_default == "allchannels")
+    if config.requirepass:
+        users.require_password(config.requirepass)
+    if config.aclfile and config.users:
+        raise UserFileError("users are either lines `user` of the configuration or lines of an aclfile, not both")
+    users.add_lines(
+        read_file(Path(config.aclfile))
+        if config.aclfile
+        else ((place, [os.fsencode(word) for word in words]) for place, words in config.users)
+    )
+    return users
+
+
+def read_file(path: Path) -> list[tuple[str, list[bytes]]]:
+    """The lines of an aclfile, for `Users.add_lines`.  Raises UserFileError, OSError."""
+    found = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        words = line.split()
+        if not words or words[0].startswith(b"#"):
+            continue
+        if words[0].lower() != b"user":
+            raise UserFileError(f"{path}:{number}: a line should begin with user")
+        found.append((f"{path}:{number}", words[1:]))
+    return found
+
+
+def _user_of(users: Users, words: list[bytes]) -> User:
+    """The user with this name and these rules.  Raises RuleError, UnmatchedParenthesisError."""
+    user = users.new(words[0])
+    for rule in joined(words[1:]):
+        try:
+            user.apply(rule, sees_all_channels=users.sees_all_channels)
+        except RuleError as error:
+            raise RuleError(f"{rule.decode('utf-8', 'backslashreplace')}: {error}") from None
+    return user
+
+
+def is_name(name: bytes) -> bool:
+    """Whether a user may be called so: a line of a file can name it."""
+    return bool(name) and not any(byte in _BLANKS for byte in name)
