@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from riverbed.server.commands.replay import unconnected_session
 from riverbed.server.commands.request import Context
@@ -40,7 +40,7 @@ from riverbed.server.execution.waiters import Watches
 from riverbed.server.limits.accounts import Account
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Block, Settled
-from riverbed.server.protocol.request_reader import RequestReader
+from riverbed.server.protocol.request_reader import SMALL_BYTES, RequestReader
 from riverbed.store.errors import LogWriteError, StateLostError
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
 
 log = logging.getLogger("riverbed")
-
-# A larger piece most likely holds more requests than one tick runs.
-_LARGE_BYTES: Final = 16 << 10
 
 
 class Executor:
@@ -206,7 +203,7 @@ class Executor:
             if not self._tick_due:
                 self._tick_due = True
                 self._loop.call_soon(self._tick)
-        if size > _LARGE_BYTES or session.account.owed or stats.bytes_in > self.accounts.alarm:
+        if size > SMALL_BYTES or session.account.owed or stats.bytes_in > self.accounts.alarm:
             self._bound_reading(session)
 
     def receive_end(self, session: Session) -> None:

@@ -26,9 +26,11 @@ from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.strict_reader import DEFAULT_MAX_BULK_BYTES, DEFAULT_MAX_QUERY_BYTES, StrictReader
 from riverbed.store.wire import IS_NATIVE, Requests, words_of
 
-# How many bytes are parsed at a time.  Waiting bytes stay as they came, because a request in Python takes 10 to 50
-# times its bytes.  Chunks up to this size are tried as nothing but whole requests first.
-_SMALL_BYTES: Final = 16 << 10
+# How many bytes of a long chunk are parsed at a time.  Waiting bytes stay as they came, because a request in Python
+# takes 10 to 50 times its bytes.
+_PIECE_BYTES: Final = 16 << 10
+# Chunks up to this size, which most pipelines have, are tried as nothing but whole requests first.
+SMALL_BYTES: Final = 32 << 10
 # An unfinished word is taken in larger pieces.
 _WORD_PIECE_BYTES: Final = 64 << 10
 # A chunk that alternates between both kinds of requests would be copied at each handover, so only a few are made.
@@ -136,7 +138,7 @@ class RequestReader(StrictReader):
 
     def next_requests(self) -> Requests:
         """The next requests, none of them empty; [] when the next bytes hold no whole one."""
-        if self.authenticated and not self.is_behind and 0 < len(self.chunk) <= _SMALL_BYTES:
+        if self.authenticated and not self.is_behind and 0 < len(self.chunk) <= SMALL_BYTES:
             whole = self.plain.take_chunk(self.chunk)
             if whole is not None:
                 self.chunk = b""
@@ -164,7 +166,7 @@ class RequestReader(StrictReader):
             self._chunks.clear()
             self._position = 0
         start = self._position
-        end = start + (_WORD_PIECE_BYTES if self._words_left else _SMALL_BYTES)
+        end = start + (_WORD_PIECE_BYTES if self._words_left else _PIECE_BYTES)
         if end >= len(data):
             self._data = b""
             return data[start:] if start else data

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from riverbed.server.protocol.request_reader import RequestReader
 from riverbed.server.protocol.strict_reader import INLINE_LIMIT_BYTES
 from riverbed.store.format.text import split_words
+from riverbed.store.wire import count_of
 from tests.support.effort import measured
 from tests.support.waiting import until
 
@@ -227,6 +228,13 @@ def test_a_request_larger_than_the_query_limit_closes_the_connection_silently() 
     reader = RequestReader(authenticated=True, max_query_bytes=10_000)
     assert read([b"*1000\r\n$1\r\n", b"a\r\n" + b"$1\r\na\r\n" * 999], reader) == ([], b"")
     assert reader.pending_bytes == 0
+
+
+def test_a_pipeline_of_some_ten_kilobytes_is_parsed_at_once() -> None:
+    reader = RequestReader(authenticated=True)
+    reader.add(wire([b"XADD", b"s", b"*", b"f", b"v" * 400]) * 64)
+    assert count_of(reader.next_requests()) == 64
+    assert not reader.has_more
 
 
 def test_announcing_a_billion_words_costs_nothing() -> None:
