@@ -141,7 +141,7 @@ class Database(Namespace):
                 break
             done += self._log_run(count, log)
             ids += more
-        self._settle_lent()
+        self._lent.settle(self.take_back)
         return done, ids
 
     def load_run(self, run: Run) -> int:
@@ -156,14 +156,8 @@ class Database(Namespace):
             if not count:
                 break
             done += count
-        self._settle_lent()
+        self._lent.settle(self.take_back)
         return done
-
-    def _settle_lent(self) -> None:
-        """Keep within the bounds of what is lent, and of the rows that wait."""
-        for key in self._lent.too_many():
-            self.take_back(key)
-        self._lent.put_some_rows()
 
     def _log_run(self, count: int, log: bytes) -> int:
         if count:

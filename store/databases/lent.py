@@ -14,6 +14,8 @@ from riverbed.store.streams.runs import lend, put_rows, take_back
 from riverbed.store.wire import append, load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.wire import Run, Tail
@@ -57,20 +59,23 @@ class LentStreams:
         self._size += size
         return count
 
-    def put_some_rows(self) -> None:
-        """Put rows into the table if too many wait.  The streams stay lent."""
+    def settle(self, take_back: Callable[[bytes], object]) -> None:
+        """Keep within the bounds of streams that are lent, and of rows that wait to be put or deleted."""
+        if len(self._tails) > _MOST_STREAMS:
+            for key in list(islice(self._tails, _BATCH)):
+                take_back(key)
         while self._size > _MOST_BYTES and self._tails:
             turns = self._turns = self._turns or list(self._tails)
             for key in turns[-_BATCH:]:
                 tail = self._tails.get(key)
-                if tail is not None:
+                if tail is None:
+                    continue
+                if tail.trimmed:
+                    take_back(key)
+                else:
                     self._size -= tail.size
                     put_rows(self._txn, tail)
             del turns[-_BATCH:]
-
-    def too_many(self) -> list[bytes]:
-        """The keys of the streams to take back because too many are lent."""
-        return list(islice(self._tails, _BATCH)) if len(self._tails) > _MOST_STREAMS else []
 
     def all_keys(self) -> list[bytes]:
         return list(self._tails)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.streams import NodeRow
 from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, pack_id, unpack_id
+from riverbed.store.model import Strategy, Trim
+from riverbed.store.streams.trimming import trim_front
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail
 
@@ -79,6 +81,8 @@ def take_back(stream: Stream, tail: Tail) -> None:
             if not stream.length:
                 stream.first_id = unpack_id(first)
             _count_in(stream, count, size, unpack_id(last))
+    if tail.trimmed:
+        trim_front(stream, Trim(Strategy.MAXLEN, stream.length - tail.trimmed, approximate=False))
 
 
 def put_rows(txn: Transaction, tail: Tail) -> None:

@@ -29,10 +29,13 @@
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
+#define MAX_TRIMMED 256         /* by one tail: to delete their rows takes a quarter of a millisecond */
+#define TRIMMED_BYTES 64        /* that an entry to be removed counts as */
 #define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
 #define ID_BULK_BYTES (ID_TEXT_BYTES + 7)       /* "$41\r\n" and "\r\n" */
+#define MORE_LOG_BYTES (ID_BULK_BYTES + 8)      /* that a line of the log has more than its request at most */
 #define HEAD_BYTES 32           /* "*", a Py_ssize_t, "\r\n" */
 #define PREFIX_BYTES 8          /* of the key of a row: the stream's number, then both halves of the ID */
 #define HALF_BYTES 8
@@ -72,8 +75,8 @@ typedef struct {
     size_t size, room;
 } Buffer;
 
-/* A row of the table of entries in a buffer; the bytes of the row follow.  As Python objects rows would take three times
-   the memory, until they are in the table, and it is cold then. */
+/* A row of the table of entries in a buffer; the bytes of the row follow.  As Python objects waiting rows would take
+   three times the memory, which has left the processor's cache when they are put into the table. */
 typedef struct {
     ID id;
     Py_ssize_t size;
@@ -101,6 +104,7 @@ typedef struct {
     Py_ssize_t max_entries, max_bytes, nodes_left;      /* of further nodes */
     Py_ssize_t count, size;     /* entries and bytes that the open node has taken */
     Py_ssize_t rows_size;       /* bytes of the rows that were not taken, with their keys */
+    Py_ssize_t trimmed;         /* entries to be removed from the front */
     PyObject *closed;           /* (count, size, first ID, last ID) of the nodes before */
 } Tail;
 
@@ -684,16 +688,23 @@ entries_argument(PyObject *const *args, const Run *run, Py_ssize_t *at, Py_ssize
     return *room >= 0;
 }
 
-/* Whether the trim of an entry removes nothing from the stream, with this entry in it. */
+/* How many entries of the stream, with this one in it, the trim of an entry removes.  -> -1 when that is not known, or
+   not to be left for later. */
 static int
-removes_nothing(const Tail *tail, const Entry *entry)
+count_trimmed(const Tail *tail, const Entry *entry)
 {
     if (entry->trim == NO_TRIM)
-        return 1;
+        return 0;
     if (entry->trim == MINID)
-        return !is_above(entry->threshold, entry->is_approximate ? tail->node_end : tail->oldest);
-    Py_ssize_t length = tail->length + 1, threshold = (Py_ssize_t)entry->threshold.seq;
-    return length <= threshold || (entry->is_approximate && threshold > 0 && length - threshold < tail->node_live);
+        return is_above(entry->threshold, entry->is_approximate ? tail->node_end : tail->oldest) ? -1 : 0;
+    Py_ssize_t threshold = (Py_ssize_t)entry->threshold.seq, excess = tail->length + 1 - threshold;
+    if (excess <= 0)
+        return 0;
+    if (threshold == 0)
+        return -1;
+    if (entry->is_approximate)
+        return excess < tail->node_live ? 0 : -1;
+    return excess == 1 && tail->trimmed < MAX_TRIMMED ? 1 : -1;
 }
 
 /* Whether the open node takes an entry of `size` bytes. */
@@ -703,9 +714,9 @@ has_room(const Tail *tail, Py_ssize_t size)
     return tail->count < tail->most && size < tail->room - tail->size;
 }
 
-/* Whether the tail takes an entry as it is, and with which ID. */
+/* Whether the tail takes an entry as it is, with which ID, and how many entries are trimmed for it. */
 static int
-takes(const Tail *tail, const Entry *entry, ID now, ID *id)
+takes(const Tail *tail, const Entry *entry, ID now, ID *id, int *trimmed)
 {
     Py_ssize_t size = entry->end - entry->fields;
     if (!has_room(tail, size) && (tail->nodes_left == 0 || size >= tail->max_bytes))
@@ -716,7 +727,8 @@ takes(const Tail *tail, const Entry *entry, ID now, ID *id)
         if (!entry->is_auto || (++id->seq == 0 && ++id->ms == 0))
             return 0;
     }
-    return removes_nothing(tail, entry);
+    *trimmed = count_trimmed(tail, entry);
+    return *trimmed >= 0;
 }
 
 /* (count, size, first ID, last ID) of the open node. */
@@ -772,16 +784,36 @@ add_entry(Tail *tail, const Entry *entry, const char *data, ID id, const char *b
     return 0;
 }
 
-/* The line of the log up to the ID: `*n XADD key`. */
+/* Note that the first entry is to be removed. */
+static void
+trim_one(Tail *tail)
+{
+    tail->trimmed++;
+    tail->rows_size += TRIMMED_BYTES;
+    tail->length--;
+    if (tail->node_live > 0)
+        tail->node_live--;
+}
+
+/* The line of the log up to the ID: `*n XADD key`, and `MAXLEN = threshold` if entries are trimmed. */
 static char *
-put_log_head(char *to, const char *data, const Entry *entry)
+put_log_head(char *to, const char *data, const Entry *entry, int trimmed)
 {
     Py_ssize_t key_at = entry->key - 1;
     while (data[key_at] != '$')
         key_at--;
-    to += format_head(to, entry->word_count + 3);
+    to += format_head(to, entry->word_count + (trimmed ? 6 : 3));
     to = put_bytes(to, "$4\r\nXADD\r\n", 10);
-    return put_bytes(to, data + key_at, entry->key + entry->key_length + 2 - key_at);
+    to = put_bytes(to, data + key_at, entry->key + entry->key_length + 2 - key_at);
+    if (!trimmed)
+        return to;
+    char threshold[HALF_DIGITS];
+    Py_ssize_t size = put_number(threshold, entry->threshold.seq) - threshold;
+    to = put_bytes(to, "$6\r\nMAXLEN\r\n$1\r\n=\r\n$", 20);
+    to = put_number(to, (uint64_t)size);
+    to = put_bytes(to, "\r\n", 2);
+    to = put_bytes(to, threshold, size);
+    return put_bytes(to, "\r\n", 2);
 }
 
 /* The tail of an entry's stream, which is that of the entry before if they have the same key.  -> borrowed; NULL when
@@ -815,20 +847,23 @@ append_entries(State *state, const Run *run, Py_ssize_t first, PyObject *const *
     Py_ssize_t at = first;
     Millisecond ms = {0};
     ID id;
+    int trimmed;
     Tail *tail = NULL;
     for (; at < run->ob_base.ob_size; at++) {
         const Entry *entry = &run->entries[at];
         tail = find_tail(state, data, entry, at > first ? entry - 1 : NULL, tail, dicts);
-        if (tail == NULL || !takes(tail, entry, now, &id))
+        if (tail == NULL || !takes(tail, entry, now, &id, &trimmed))
             break;
         const char *bulk = log == NULL ? data + entry->id : *replies;
         Py_ssize_t bulk_size = log == NULL ? entry->fields - entry->id : format_id(*replies, &ms, id);
         Py_ssize_t before = tail->rows_size;
         if (add_entry(tail, entry, data, id, bulk, bulk_size))
             break;
+        if (trimmed)
+            trim_one(tail);
         *size += tail->rows_size - before;
         if (log != NULL) {
-            *log = put_log_head(*log, data, entry);
+            *log = put_log_head(*log, data, entry, trimmed);
             *log = put_bytes(*log, bulk, bulk_size);
             *log = put_bytes(*log, data + entry->fields, entry->end - entry->fields);
             *replies += bulk_size;
@@ -867,9 +902,9 @@ append(PyObject *module, PyObject *const *args, Py_ssize_t count)
     Py_ssize_t left = run->ob_base.ob_size - first;
     if (left == 0)
         return Py_BuildValue("nny#y#", left, size, "", (Py_ssize_t)0, "", (Py_ssize_t)0);
-    /* No line of the log is longer than the request and an ID. */
+    /* No line of the log is longer than the request, an ID, `=`, and a digit for the number of words. */
     char replies[RUN_ENTRIES * ID_BULK_BYTES], *reply_to = replies;
-    Py_ssize_t most_log = run->entries[first + left - 1].end - run->entries[first].start + left * ID_BULK_BYTES;
+    Py_ssize_t most_log = run->entries[first + left - 1].end - run->entries[first].start + left * MORE_LOG_BYTES;
     char *log = PyMem_Malloc((size_t)most_log), *log_to = log;
     if (log == NULL)
         return PyErr_NoMemory();
@@ -1520,7 +1555,7 @@ tail_take_rows(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(ar
     memcpy(rows->prefix, tail->prefix, PREFIX_BYTES);
     rows->rows = tail->rows;
     tail->rows = (Buffer){NULL, 0, 0};
-    tail->rows_size = 0;
+    tail->rows_size = tail->trimmed * TRIMMED_BYTES;
     return (PyObject *)rows;
 }
 
@@ -1556,13 +1591,15 @@ tail_dealloc(PyObject *self)
 }
 
 static PyMemberDef tail_members[] = {
-    {"size", T_PYSSIZET, offsetof(Tail, rows_size), READONLY, "bytes of the rows that were not taken"},
+    {"size", T_PYSSIZET, offsetof(Tail, rows_size), READONLY, "bytes of the rows that were not taken, and for trims"},
+    {"trimmed", T_PYSSIZET, offsetof(Tail, trimmed), READONLY, "entries to be removed from the front"},
     {NULL, 0, 0, 0, NULL},
 };
 
 static PyMethodDef tail_methods[] = {
     {"nodes", tail_nodes, METH_NOARGS, nodes_doc},
-    {"take_rows", (PyCFunction)(void (*)(void))tail_take_rows, METH_METHOD | METH_FASTCALL | METH_KEYWORDS, take_rows_doc},
+    {"take_rows", (PyCFunction)(void (*)(void))tail_take_rows, METH_METHOD | METH_FASTCALL | METH_KEYWORDS,
+     take_rows_doc},
     {NULL, NULL, 0, NULL},
 };
 

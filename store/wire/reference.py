@@ -15,7 +15,8 @@ by CR LF, all numbers canonical and of 64 bits, lengths of nine digits at most
     ^ start                        ^ id      ^ fields                ^ end
 
 What a client sends is appended to a `Tail`, which says what the open node of a stream takes.  An entry that is not so
-simple, because its options act or the node is full, ends the appending and is left to others.
+simple, because its options act or the node is full, ends the appending and is left to others.  Of exact trims the tail
+only counts how many entries they remove.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ LOGGED: Final = 2
 _MIN_WORD_BYTES: Final = len(b"$0\r\n\r\n")
 _MIN_XADD_WORDS: Final = 5
 _RUN_ENTRIES: Final = 256
+_MAX_TRIMMED: Final = 256
+_TRIMMED_BYTES: Final = 64
 _KEY_BYTES: Final = 24
 _ID_BYTES: Final = 16
 _RUN_HEAD: Final = 20  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs
@@ -355,6 +358,7 @@ class Tail:
         "_room",
         "_rows",
         "size",
+        "trimmed",
     )
 
     def __init__(
@@ -384,7 +388,8 @@ class Tail:
         self._nodes_left = nodes
         self._nodes = [Node(0, 0, _NO_ID, _NO_ID)]
         self._rows: Rows = []
-        self.size = 0  # bytes of these rows and their keys
+        self.size = 0  # bytes of these rows and their keys, and of what is to be removed
+        self.trimmed = 0  # entries to be removed from the front
 
     @property
     def last_id(self) -> bytes:
@@ -396,7 +401,7 @@ class Tail:
 
     def take_rows(self) -> Iterator[tuple[bytes, bytes]]:
         """The rows of the table of entries that were appended since the last call."""
-        rows, self._rows, self.size = self._rows, [], 0
+        rows, self._rows, self.size = self._rows, [], self.trimmed * _TRIMMED_BYTES
         return iter(rows)
 
     def takes(self, entry: Entry, now: int) -> int | None:
@@ -404,7 +409,7 @@ class Tail:
         if not self._has_room(entry.size) and (not self._nodes_left or entry.size >= self._new_node[1]):
             return None
         wanted = max(now, self._last_id + 1) if entry.wanted is None else entry.wanted
-        if not self._last_id < wanted <= _MAX_ID or not self._removes_nothing(entry.trim):
+        if not self._last_id < wanted <= _MAX_ID or self.count_trimmed(entry.trim) is None:
             return None
         return wanted
 
@@ -412,14 +417,31 @@ class Tail:
         count, used, _, _ = self._nodes[-1]
         return count < self._most and size < self._room - used
 
-    def _removes_nothing(self, trim: Trim | None) -> bool:
-        """Whether a trim removes nothing when the entry has been appended."""
+    def count_trimmed(self, trim: Trim | None) -> int | None:
+        """How many entries a trim removes when the entry has been appended; None: unknown, or not to be left for later.
+
+        An exact trim that removes one entry is left for later, up to some hundreds of them.
+        """
         if trim is None:
-            return True
+            return 0
         if trim.by_id:
-            return trim.threshold <= (self._node_end if trim.is_approximate else self._oldest)
+            return 0 if trim.threshold <= (self._node_end if trim.is_approximate else self._oldest) else None
         excess = self._length + 1 - trim.threshold
-        return excess <= 0 or (trim.is_approximate and trim.threshold > 0 and excess < self._node_live)
+        if excess <= 0:
+            return 0
+        if trim.threshold == 0:
+            return None
+        if trim.is_approximate:
+            return 0 if excess < self._node_live else None
+        return 1 if excess == 1 and self.trimmed < _MAX_TRIMMED else None
+
+    def trim_one(self) -> int:
+        """Note that the first entry is to be removed; -> for how many bytes that counts."""
+        self.trimmed += 1
+        self.size += _TRIMMED_BYTES
+        self._length -= 1
+        self._node_live = max(self._node_live - 1, 0)
+        return _TRIMMED_BYTES
 
     def add(self, run: Run, entry: Entry, entry_id: int, bulk: bytes) -> int:
         """Append the entry, whose ID is `bulk` as a bulk string; -> the bytes of its row and the key."""
@@ -473,9 +495,14 @@ def append(
     for entry, tail, entry_id in _taken(run, at, tails, watched, now_ms << 64):
         text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
         bulk = b"$%d\r\n%b\r\n" % (len(text), text)
+        front = [b"XADD", entry.key]
+        is_trimming = tail.count_trimmed(entry.trim)
         size += tail.add(run, entry, entry_id, bulk)
-        head = b"*%d\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n" % (entry.word_count + 3, len(entry.key), entry.key)
-        log += [head, bulk, run.fields(entry)]
+        if is_trimming and entry.trim is not None:
+            front += [b"MAXLEN", b"=", b"%d" % entry.trim.threshold]
+            size += tail.trim_one()
+        words = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in front])
+        log += [b"*%d\r\n" % (len(front) + 1 + entry.word_count), words, bulk, run.fields(entry)]
         replies.append(bulk)
     return len(replies), size, b"".join(log), b"".join(replies)
 
@@ -486,7 +513,10 @@ def load(run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int])
         raise ValueError("not a place in the run")
     count = size = 0
     for entry, tail, entry_id in _taken(run, at, tails, watched, 0):
+        trimmed = tail.count_trimmed(entry.trim)
         size += tail.add(run, entry, entry_id, run.id_bulk(entry))
+        if trimmed:
+            size += tail.trim_one()
         count += 1
     return count, size
 

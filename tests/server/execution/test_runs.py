@@ -264,6 +264,41 @@ def test_small_entries_that_are_in_no_table_are_few(tmp_path: Path) -> None:
         in_loop(body())
 
 
+@pytest.mark.parametrize("node", [1, 3, 100])
+def test_exact_trims_in_runs_leave_what_they_leave_one_by_one(tmp_path: Path, node: int) -> None:
+    rng = random.Random(node)
+    looks = ["XDEL s {ms}-{number}", "XLEN s", "XTRIM s MAXLEN ~ 7", "XGROUP CREATE s g 0", "XACK s g 1-1", "PING"]
+    for number, least in enumerate((1, 2, 5, 40)):
+        lines = ["XGROUP CREATE s g 0 MKSTREAM"]
+        for _ in range(12):
+            length = rng.choice([least, least, least + rng.randint(0, 9)])
+            how = rng.choice(["MAXLEN {}", "MAXLEN = {}", "MAXLEN ~ {}", "maxlen {}", "MINID {ms}-3"])
+            lines += [f"XADD {key} {how.format(length, ms=MS)} * f v" for key in "sst"] * rng.choice(
+                [1, 20, 300 // least]
+            )
+            lines.append(rng.choice(looks).format(ms=MS, number=rng.randint(0, 400)))
+        most = rng.choice([500, 5000, 1 << 21])
+        with patch.object(lent, "_MOST_BYTES", most), patch.object(lent, "_BATCH", 1):
+            ends = ["XRANGE s - +", "XINFO STREAM s", "XINFO STREAM t"]
+            same(tmp_path / str(number), asked(*lines, *ends), stream_node_max_entries=node)
+
+
+def test_an_approximate_trim_behind_exact_ones_removes_what_is_left_of_the_first_node(tmp_path: Path) -> None:
+    trims = [*["XADD s MAXLEN 10 * f v"] * 3, "XADD s MAXLEN ~ 8 * f v"]
+    lines = [*["XADD s * f v"] * 10, "XLEN s", *trims, "XADD s * f v"]
+    replies = same(tmp_path, asked(*lines, "XLEN s"), stream_node_max_entries=5)
+    assert replies[-1] == b":10\r\n"  # of eleven two went
+
+
+def test_an_exact_trim_is_no_end_of_a_run(tmp_path: Path) -> None:
+    with patch.object(lent, "append", wraps=lent.append) as append:
+        found = outcome(
+            tmp_path, NativeReader, asked(*["XADD s * f v"] * 5, *["XADD s MAXLEN 5 * f v"] * 200, "XLEN s")
+        )
+    assert found[0][-1] == b":5\r\n"
+    assert append.call_count <= 6
+
+
 def test_a_stream_without_further_ids_refuses_those_that_have_none(tmp_path: Path) -> None:
     last = "18446744073709551615-18446744073709551615"
     setup = "XADD s 18446744073709551615-18446744073709551612 f v"

@@ -269,7 +269,8 @@ def test_what_the_open_node_does_not_take_goes_into_new_ones() -> None:
     [
         ("MAXLEN ~ 51 *", True),
         ("MAXLEN = 51 *", True),
-        ("MAXLEN = 50 *", False),
+        ("MAXLEN = 49 *", False),
+        ("MAXLEN = 0 *", False),
         ("MAXLEN ~ 42 *", True),
         ("MAXLEN ~ 41 *", False),
         ("MAXLEN ~ 0 *", False),
@@ -292,6 +293,25 @@ def test_an_entry_is_simple_if_its_id_is_above_the_last_and_its_trim_removes_not
     count, _, log, _ = append(run, 0, {b"s": tail}, {}, MS)
     assert count == is_simple
     assert log.startswith(b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n") == is_simple
+
+
+def test_an_exact_trim_of_one_entry_is_counted_and_logged_up_to_some_hundreds() -> None:
+    def appended(*options: str) -> bytes:
+        before = [option.encode() for option in options]
+        return append(one_run([with_options(*before, wanted=b"*")]), 0, {b"s": tail}, {}, MS)[2]
+
+    tail = tail_of(30, length=50, node_live=10, most=1000, room=1 << 20)
+    line = appended("maxlen", "50")
+    assert line == wire([b"XADD", b"s", b"MAXLEN", b"=", b"50", b"%d-31" % MS, b"f", b"a"])
+    assert tail.trimmed == 1
+    assert appended("MAXLEN", "=", "49") == b"", "this removes two"
+    assert appended("MAXLEN", "~", "42") == b"", "the first node has nine entries left"
+    rows = list(tail.take_rows())
+    assert len(rows) == 1
+    assert tail.size > 0, "an entry is to be removed"
+    for _ in range(255):
+        assert appended("MAXLEN", "50") != b""
+    assert (appended("MAXLEN", "50"), tail.trimmed) == (b"", 256)
 
 
 def test_ids_go_on_in_the_next_millisecond_up_to_the_last_of_all() -> None:
