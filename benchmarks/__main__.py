@@ -18,6 +18,7 @@ from benchmarks import (
     client,
     compact,
     connecting,
+    costs,
     disk,
     groups,
     hostile,
@@ -62,6 +63,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "growth": growth.answer,
     "hostile": hostile.answer,
     "words": words.answer,
+    "costs": costs.answer,
     "spark": spark.answer,
     "sparkwrite": sparkwrite.answer,
 }

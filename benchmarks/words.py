@@ -141,9 +141,9 @@ def _stalls(server: Server, case: Case) -> Iterator[tuple[str, float]]:
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
     with connection:
         host, port = connection.getsockname()
-        _run(connection, case.before, waits=any(words[0] == "MULTI" for words in case.before))
+        run(connection, case.before, waits=any(words[0] == "MULTI" for words in case.before))
         with Probe(server.port) as probe:
-            _run(connection, case.command, waits=case.waits)
+            run(connection, case.command, waits=case.waits)
             time.sleep(_SETTLE_S)
         yield case.what, probe.latency.longest_ms
         with Probe(server.port) as probe:
@@ -154,7 +154,7 @@ def _stalls(server: Server, case: Case) -> Iterator[tuple[str, float]]:
             yield f"{case.what}: closing of the client", probe.latency.longest_ms
 
 
-def _run(connection: socket.socket, commands: Sequence[Command], *, waits: bool) -> None:
+def run(connection: socket.socket, commands: Sequence[Command], *, waits: bool) -> None:
     """Send these and read all replies: up to that of a PING, or until nothing comes for a while."""
     data = b"".join(map(encode, commands))
     if not waits:

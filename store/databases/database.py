@@ -72,6 +72,11 @@ class Database(Namespace):
             groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
         return groups
 
+    def let_go_of_groups(self) -> None:
+        """Forget most groups that were read, behind a commit: their streams still know their names."""
+        for groups in self._groups.values():
+            groups.let_go()
+
     def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
         """At most `count` keys after `cursor`; -> (next cursor, keys).  Cursor 0 begins; next cursor 0 is the end.
 

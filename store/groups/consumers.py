@@ -43,6 +43,7 @@ NEVER: Final = -1
 UNKNOWN: Final = -1  # how the log writes an entries_read that is not known
 # DELCONSUMER deletes up to this many pending entries at once; it leaves more to the purge.
 _INLINE_DELETES: Final = 256
+_FEW_CONSUMERS: Final = 100
 
 _POSITION: Final = b"*7\r\n%b$%d\r\n%b\r\n$11\r\nENTRIESREAD\r\n$%d\r\n%b\r\n"
 
@@ -215,6 +216,11 @@ class Members:
         self._unlogged = consumer
 
     # -- questions -----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_few_consumers(self) -> bool:
+        """Whether few consumers are in memory."""
+        return len(self._by_no) <= _FEW_CONSUMERS
 
     @property
     def consumers(self) -> dict[bytes, Consumer]:

@@ -43,7 +43,18 @@ class Groups:
         assert packed is not None, "a group without a row"
         group = Group.of_row(self.stream, group_no, GroupRow.unpack(packed), self._recent_deliveries)
         self._by_name[name] = group
+        txn.group_objects += 1
         return group
+
+    def let_go(self) -> None:
+        """Keep the numbers alone of groups whose rows are written, as very many objects slow down everything.
+
+        A group with many consumers stays: to read them again takes longer than all else about it.
+        """
+        for name, group in list(self._by_name.items()):
+            if group.has_few_consumers:
+                del self._by_name[name]
+                self._unread[name] = group.group_no
 
     def _all(self) -> dict[bytes, Group]:
         """All groups by name; takes a kilobyte of memory for each."""
@@ -83,6 +94,7 @@ class Groups:
         group = Group(stream, txn.next_group_no, name, last_id, entries_read, self._recent_deliveries)
         txn.next_group_no += 1
         self._by_name[name] = group
+        txn.group_objects += 1
         group.touch()
         stream.group_count += 1
         stream.touch()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from riverbed.store.databases import transaction
+from riverbed.store.groups.group import Group
 from tests.support.store.stores import Store
 
 GROUPS = 50
@@ -39,3 +43,31 @@ def test_a_group_that_was_not_read_yet_can_be_destroyed_and_made_again(store: St
     assert store.run("XGROUP", "DESTROY", "s", "g7") == 0
     store.run("XGROUP", "CREATE", "s", "g7", "5-0")
     assert len(store.groups()) == store.db.stream(b"s", 0).group_count  # type: ignore[union-attr]
+
+
+def test_a_checkpoint_lets_go_of_very_many_groups(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "CACHED_GROUPS", GROUPS - 10)
+    store.fill(b"s", 300)
+    for number in range(GROUPS):
+        store.run("XGROUP", "CREATE", "s", f"g{number}", "0")
+        store.run("XREADGROUP", "GROUP", f"g{number}", "Alice", "COUNT", number, "STREAMS", "s", ">")
+    for number in range(200):
+        store.run("XGROUP", "CREATECONSUMER", "s", "g5", f"c{number}")
+    before = [described(group) for group in store.groups()]
+    assert len(in_memory(store)) == GROUPS
+    store.checkpoint()
+    assert in_memory(store) == [b"g5"]  # its many consumers would take long to read
+    assert [described(group) for group in store.groups()] == before
+    assert len(in_memory(store)) == GROUPS
+    assert store.run("XACK", "s", "g7", "1-0") == 1
+    store.checkpoint()
+    assert store.violations() == []
+
+
+def in_memory(store: Store) -> list[bytes]:
+    return sorted(store.groups()._by_name)
+
+
+def described(group: Group) -> tuple[object, ...]:
+    consumers = [(each.name, each.seen_ms, each.pel_count) for each in group.sorted_consumers()]
+    return group.row(), consumers, list(group.pending())[:3] == [] or group.pel_count
