@@ -51,6 +51,8 @@ _CLAIM_END: Final = (
 )
 
 
+# What a consumer keeps of the first words of its lines without counting them.
+_SHORT_HEAD: Final = 1024
 # The line of a delivery of one entry, and the one of the position that follows it, around their IDs.
 _MULTI_XCLAIM: Final = b"*1\r\n$5\r\nMULTI\r\n*14\r\n"
 _CLAIM_TAIL: Final = (
@@ -297,6 +299,7 @@ class Group(Members):
         read_text = b"%d" % read
         if consumer.delivery_head[0] != stream.key:
             consumer.delivery_head = (stream.key, _MULTI_XCLAIM + self._claim_head(consumer))
+            self._count_head(consumer.delivery_head[1])
         if self._delivery_tail[0] != now_ms:
             self._delivery_tail = (now_ms, _CLAIM_TAIL % (len(b"%d" % now_ms), now_ms))
         if self._position_head is None or self._position_head[0] != stream.key:
@@ -487,7 +490,12 @@ class Group(Members):
         key = self.stream.key
         if consumer.claim_head is None or consumer.claim_head[0] != key:
             consumer.claim_head = (key, encode_words([b"XCLAIM", key, self.name, consumer.name, b"0"]))
+            self._count_head(consumer.claim_head[1])
         return consumer.claim_head[1]
+
+    def _count_head(self, head: bytes) -> None:
+        """Count words that a consumer keeps of a long key: each of its consumers has them in memory."""
+        self.stream.txn.cached_bytes += max(len(head) - _SHORT_HEAD, 0)
 
     def _log_claims(self, consumer: Consumer, by_count: dict[int, tuple[int, bytes]], time_ms: int) -> None:
         """Log one XCLAIM for each delivery count; Redis writes one for each entry.

@@ -64,6 +64,22 @@ def test_a_checkpoint_lets_go_of_very_many_groups(store: Store, monkeypatch: pyt
     assert store.violations() == []
 
 
+def test_what_consumers_keep_of_a_long_key_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "CACHED_BYTES", 1 << 20)
+    key = b"k" * 100_000
+    store.add(key, *(f"{number}-0" for number in range(1, 50)))
+    store.run("XGROUP", "CREATE", key, "g", "0")
+    for number in range(40):
+        assert store.run("XREADGROUP", "GROUP", "g", f"c{number}", "COUNT", 1, "STREAMS", key, ">")
+        store.commit()
+        store.txn.bound_caches()
+        group = store.groups(key).get(b"g")
+        assert group is not None
+        heads = [(each.claim_head or (b"", b""), each.delivery_head) for each in group.consumers.values()]
+        assert sum(len(claim[1]) + len(delivery[1]) for claim, delivery in heads) < 2 << 20
+    assert len(heads) == 40
+
+
 def in_memory(store: Store) -> list[bytes]:
     return sorted(store.groups()._by_name)
 
