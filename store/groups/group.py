@@ -328,9 +328,7 @@ class Group(Members):
 
     def claim_one(self, consumer: Consumer, packed: bytes, text: bytes, owner_no: int, count: int, now_ms: int) -> None:
         """`claim` an entry from the owner that `pel.standing` has found; `text` is its canonical ID.  Logs XCLAIM."""
-        self.pel.move_one(packed, (consumer.consumer_no, now_ms, count))
-        self._move_count(self._by_no[owner_no], -1)
-        consumer.pel_count += 1
+        self._move_one(packed, (consumer.consumer_no, now_ms, count), owner_no, consumer)
         consumer.active_ms = now_ms
         self._mark(consumer)
         how = (now_ms, count, self.last_id)
@@ -340,7 +338,8 @@ class Group(Members):
             self._claim_tail = (how, tail)
         pieces = (self._claim_head(consumer), len(text), text, self._claim_tail[1])
         self._log_wire(b"*14\r\n%b$%d\r\n%b\r\n%b" % pieces)
-        self._logged_position = (max(self.last_id, self._logged_position[0]), self._logged_position[1])
+        if self._logged_position[0] < self.last_id:
+            self._logged_position = (self.last_id, self._logged_position[1])
         consumer.is_logged = True
         consumer.logged_times = (now_ms, now_ms)
 
@@ -351,7 +350,10 @@ class Group(Members):
         consumer = self.get_or_create(name, time_ms)
         self.raise_position(last_id)
         is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
-        if is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
+        standing = None if is_past_all or len(packed_ids) > 1 else self.pel.standing(packed_ids[0])
+        if standing is not None and standing[0] != UNOWNED:
+            self._move_one(packed_ids[0], (consumer.consumer_no, time_ms, count), standing[0], consumer)
+        elif is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
             self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
             self.pel_count += len(packed_ids)
             consumer.pel_count += len(packed_ids)
@@ -480,6 +482,12 @@ class Group(Members):
             self.released_count += total
         else:
             self._move_count(owner, total)
+
+    def _move_one(self, packed: bytes, delivery: Delivery, owner_no: int, consumer: Consumer) -> None:
+        """`_assign` an entry of the owner `owner_no`, without writing it."""
+        self.pel.move_one(packed, delivery)
+        self._move_count(self._by_no[owner_no], -1)
+        consumer.pel_count += 1
 
     def _move_count(self, consumer: Consumer, difference: int) -> None:
         consumer.pel_count += difference

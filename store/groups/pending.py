@@ -116,13 +116,11 @@ class Pel:
         if young.batches and not young.is_above([packed]):
             self.write_young()
         run = self._recent
-        if run is None or not run.first <= packed <= run.last:
+        if run is None or run.find(packed) < 0:
             run = self._run_in(self._txn.cursor("pel"), packed)
-            if run is None or not self._lives(run.consumer_no):
+            if run is None or run.find(packed) < 0 or not self._lives(run.consumer_no):
                 return None
             self._recent = run
-        if run.find(packed) < 0:
-            return None
         return run.consumer_no, run.time_ms, run.delivery_count
 
     def forget_recent(self) -> None:
@@ -340,7 +338,8 @@ class Pel:
         owner_no = young.take_one(packed)
         if owner_no is None and (standing := self.standing(packed)) is not None:
             owner_no = standing[0]
-            self._change(packed, None)
+            if not young.change(packed, None):
+                self.write_young()
         return owner_no
 
     def move_one(self, packed: bytes, delivery: Delivery) -> None:

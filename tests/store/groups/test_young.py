@@ -344,6 +344,23 @@ def test_what_has_changed_is_bounded_for_all_groups_together(store: Store) -> No
     assert store.count("pel") <= len(range(0, MAX_CHANGED, MAX_IN_RUN)) + 1  # cut where the bound was met
 
 
+def test_what_has_changed_comes_back_from_the_log_without_being_written(store: Store) -> None:
+    store.fill(b"s", 9)
+    store.deliver(b"s", 9)
+    store.checkpoint()
+    for number in (3, 4, 8):
+        store.run("XCLAIM", "s", "g", "Bob", 0, f"{number}-0")
+    store.run("XACK", "s", "g", "2-0")
+    store.commit()
+    store.run("XCLAIM", "s", "g", "Carol", 0, "5-0")
+    store.engine.rollback(0, store.clock.now_ms)
+    assert (store.txn.changed_ids, store.count("pel")) == (4, 1)
+    group = store.groups().get(b"g")
+    assert group is not None
+    assert {name: consumer.pel_count for name, consumer in group.consumers.items()} == {b"Alice": 5, b"Bob": 3}
+    assert pending(store) == [1, 3, 4, 5, 6, 7, 8, 9]
+
+
 def test_what_has_changed_is_forgotten_with_an_undone_tick(store: Store) -> None:
     store.fill(b"s", 9)
     store.deliver(b"s", 9)
