@@ -214,7 +214,9 @@ def single_entries(store: Store) -> None:
     packed = pack_id(sid("3-0"))
     standing = group.pel.standing(packed)
     assert standing is not None
-    group.claim_one(group.get_or_create(b"Bob", store.clock.now_ms), packed, b"3-0", standing, store.clock.now_ms)
+    owner_no, _, count = standing
+    bob = group.get_or_create(b"Bob", store.clock.now_ms)
+    group.claim_one(bob, packed, b"3-0", owner_no, count, store.clock.now_ms)
 
 
 def claims(store: Store) -> None:
