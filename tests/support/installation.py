@@ -10,6 +10,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+import lmdb
+
 from tests.support.servers import ROOT
 
 FOLDERS = ("server", "store", "tools")
@@ -84,7 +86,8 @@ def install(wheel: Path, directory: Path) -> Environment:
     _run([sys.executable, "-m", "venv", "--without-pip", str(directory)])
     _run([sys.executable, "-m", "pip", "--python", str(environment.python), "install", *_OFFLINE, str(wheel)])
     # Where a path file leads no further path file is read: the tests' own, editable Riverbed is not found there.
-    (environment.site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    # The tests of the compiled form run in an environment that was made here, and has no dependencies itself.
+    (environment.site / "dependencies.pth").write_text(f"{Path(lmdb.__file__).parents[1]}\n")
     return environment
 
 
