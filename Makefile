@@ -16,10 +16,10 @@ BIN := .venv/bin
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
 	@echo "make wheels  a wheel in dist/ with compiled modules, for this system and this version of Python"
-	@echo "make test    linters, types, import contracts and every test (PYTEST_ARGS='-k xadd')"
+	@echo "make test    linters, types, import contracts and every test, interpreted and compiled (PYTEST_ARGS='-k xadd')"
 	@echo "make test-compiled  every test with the wheel of compiled modules in the place of the sources"
 	@echo "make redis-tests  Redis's own stream tests against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
-	@echo "make quick   the same without the slow tests and those of Spark"
+	@echo "make quick   linters, types, contracts, and the tests of the sources, without the slow ones and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
 	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
 	@echo "make lock    renew requirements/*.txt: the versions and hashes that the other targets install"
@@ -34,14 +34,16 @@ wheels: .venv/installed-test
 	RIVERBED_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
 
 # pytest comes last, so that its summary is the last thing printed.  PYTEST_ARGS='-n 0' runs one test at a time.
+# The sources come first: what fails there fails in the compiled form as well.
 test: lint
 	@sh .ci/install-test-tools
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory test-compiled
 
-# .venv-compiled has the wheel, and finds in .venv all that is not Riverbed.
+# .venv-compiled has the wheel, and finds in .venv all that is not Riverbed.  Without a C compiler this fails.
 test-compiled: .venv/installed-test
 	@sh .ci/install-test-tools
-	$(MAKE) wheels WHEELS=build/compiled/dist
+	$(MAKE) --no-print-directory wheels WHEELS=build/compiled/dist
 	rm -rf .venv-compiled
 	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
 	RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,20 @@ USERS = [
 # The oracle copies the streams of its own model.
 COPIES_ITS_OWN = {"tests/support/oracle/oracle.py"}
 CLOSED = {name: closed_classes(path.read_text()) for name, path in COMPILED.items()}
+
+
+def test_the_modules_of_the_list_are_compiled_if_that_is_asked_for() -> None:
+    is_asked_for = os.environ.get("RIVERBED_FORM") == "compiled"
+    files = {name: str(importlib.import_module(name).__file__) for name in COMPILED}
+    assert [name for name, file in files.items() if file.endswith(".so") is not is_asked_for] == []
+
+
+def test_continuous_integration_tests_both_forms_and_demands_the_compiled_one() -> None:
+    assert "\nif ! make test " in (ROOT / ".ci" / "run").read_text()
+    shown = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    steps = [shown.find(step) for step in ("pytest -n auto", "RIVERBED_COMPILE=1 ", "RIVERBED_FORM=compiled ")]
+    assert -1 not in steps
+    assert steps == sorted(steps)
 
 
 def test_the_list_is_in_order_and_names_modules_that_are_there() -> None:
