@@ -18,9 +18,9 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.transaction import Transaction
 
 # If more groups were read, a commit lets go of them: a garbage collection takes 3 us for each.
-CACHED_GROUPS: Final = 4096
+CACHED_GROUPS = 4096
 # Beyond this the next tick empties the caches, in some 10 ms.  Reading a stream's row again takes about 3 us.
-CACHED_BYTES: Final = 16 << 20
+CACHED_BYTES = 16 << 20
 # Changed rows that a checkpoint may have to write at once, in some 5 ms; those beyond are written after each tick.
 MOST_CHANGED: Final = 2048
 
