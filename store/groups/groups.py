@@ -55,6 +55,7 @@ class Groups:
             if group.has_few_consumers:
                 del self._by_name[name]
                 self._unread[name] = group.group_no
+                group.pel.release()
 
     def _all(self) -> dict[bytes, Group]:
         """All groups by name; takes a kilobyte of memory for each."""

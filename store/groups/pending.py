@@ -79,6 +79,10 @@ class Pel:
         self._is_alive = is_alive
         self._recent: Run | None = None  # the living run of the tables that `standing` found last; None after a change
 
+    def release(self) -> None:
+        """Let go of the group, so that its memory is free at once; not to be used after that."""
+        self._is_alive = bool
+
     def _lives(self, consumer_no: int) -> bool:
         return consumer_no == UNOWNED or self._is_alive(consumer_no)
 

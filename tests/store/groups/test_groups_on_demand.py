@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from riverbed.store.databases import transaction
 from riverbed.store.groups.group import Group
+from tests.support.effort import undisturbed
 from tests.support.store.stores import Store
 
 GROUPS = 50
@@ -62,6 +65,18 @@ def test_a_checkpoint_lets_go_of_very_many_groups(store: Store, monkeypatch: pyt
     assert store.run("XACK", "s", "g7", "1-0") == 1
     store.checkpoint()
     assert store.violations() == []
+
+
+def test_the_memory_of_a_group_that_was_let_go_is_free_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "CACHED_GROUPS", 1)
+    store.fill(b"s", 10)
+    for name in ("g", "h"):
+        store.run("XGROUP", "CREATE", "s", name, "0")
+        store.run("XREADGROUP", "GROUP", name, "Alice", "COUNT", 3, "STREAMS", "s", ">")
+    groups = [weakref.ref(group) for group in store.groups()]
+    with undisturbed():  # by a garbage collection, which would take long with very many
+        store.checkpoint()
+        assert [group() for group in groups] == [None] * 2
 
 
 def test_what_consumers_keep_of_a_long_key_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
