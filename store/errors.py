@@ -54,6 +54,18 @@ class CorruptionError(StoreError):
         self.reason = reason
 
 
+class DamagedRowError(CorruptionError, ValueError):
+    """A row of the tables is not what was written: its checksum does not fit, or it does not decode.
+
+    `what` names it; `stream_no` is the number of its stream, 0 when that is not known.
+    """
+
+    def __init__(self, what: str, stream_no: int = 0) -> None:
+        super().__init__("the tables", None, f"{what} is damaged: its checksum does not fit")
+        self.what = what
+        self.stream_no = stream_no
+
+
 class ReplayError(StoreError):
     """A logged command does not fit the state it is replayed on: a damaged log, or a bug."""
 

@@ -23,7 +23,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.execution.gate import MISCONF
 from riverbed.server.protocol.encode import array_header, error_line
 from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
-from riverbed.store.errors import LogWriteError, Refusal, UnknownOutcomeError
+from riverbed.store.errors import DamagedRowError, LogWriteError, Refusal, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
@@ -83,6 +83,8 @@ class Failures:
             # a read beside the transaction could not begin
             return self.refused(command, CommandError(f"ERR {error}"))
         name = command.full_name.decode()
+        if isinstance(error, DamagedRowError):
+            return self._met_damage(command, error, mark, has_done_nothing=has_done_nothing)
         is_harmless = has_done_nothing and command.flags & Flag.READONLY and not isinstance(error, lmdb.Error)
         if is_harmless or self._gate.is_loading:  # nothing writes during a load, which goes on
             self._report_bug(f"{name} failed", error)
@@ -95,6 +97,17 @@ class Failures:
             text = f"ERR internal error: {name} was undone ({type(error).__name__})"
         self.roll_back(mark)
         return self.refused(command, CommandError(text.replace("\n", " ")))
+
+    def _met_damage(
+        self, command: Command, error: DamagedRowError, mark: int, *, has_done_nothing: bool
+    ) -> tuple[bytes]:
+        """A row that the command needs is damaged: nothing of it is sent."""
+        place = self._core.txn.place_of(error.stream_no)
+        text = f"{error.what} {place}is damaged: its checksum does not fit. `riverbed check --repair` mends it"
+        log.error("%s failed: %s", command.full_name.decode(), text)
+        if not has_done_nothing:
+            self.roll_back(mark)
+        return self.refused(command, CommandError(f"ERR {text}"))
 
     def _report_bug(self, what: str, error: Exception) -> None:
         """Log the error with its traceback, at most one a minute: a client may be able to cause very many."""

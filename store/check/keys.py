@@ -62,7 +62,7 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
             view.add("names", f"keyspace {keyspace_no}, stream {stream.stream_no}", f"does not name {show(name)}")
         if stream.expire_ms:
             deadline = view.get("expiry", streams.expiry_key(stream.expire_ms, stream.stream_no))
-            if deadline != streams.encode_keyspace_no(keyspace_no):
+            if deadline is None or view.decode("expiry", show(name), streams.unpack_expiry, deadline) != keyspace_no:
                 view.add("expiry", show(name), f"the deadline {stream.expire_ms} is not in the list")
         yield from check_stream(view, show(name), stream)
 
@@ -104,7 +104,7 @@ def check_expiry(view: View) -> Pass:
         yield
         key = show(packed)
         deadline = view.decode("expiry", key, streams.decode_expiry_key, packed)
-        keyspace_no = view.decode("expiry", key, streams.decode_keyspace_no, row)
+        keyspace_no = view.decode("expiry", key, streams.unpack_expiry, row)
         if deadline is None or keyspace_no is None:
             continue
         deadline_ms, stream_no = deadline

@@ -98,7 +98,8 @@ def _decode_producer(packed: bytes, row: bytes) -> idmp.ProducerRow:
 def _check_record(view: View, packed: bytes, row: bytes) -> None:
     record = idmp.RecordRow.unpack(row)
     found_by_id = view.get("idmp_ids", idmp.iid_key(idmp.producer_of(packed), record.iid))
-    if found_by_id != idmp.IidRow(idmp.decode_record_no(packed), record.entry_id).pack():
+    found = None if found_by_id is None else view.decode("idmp_ids", show(packed), idmp.IidRow.unpack, found_by_id)
+    if found != idmp.IidRow(idmp.decode_record_no(packed), record.entry_id):
         view.add("idmp_ids", show(packed), "the record is not found by its id")
     if view.get("idmp_times", idmp.record_time_key(packed, record.entry_id)) is None:
         view.add("idmp_times", show(packed), "the record is not found by its age")

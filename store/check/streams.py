@@ -12,8 +12,16 @@ from typing import Final
 from riverbed.store.check.findings import Pass, View, show, show_id
 from riverbed.store.check.groups import check_groups
 from riverbed.store.check.records import check_stream_records
+from riverbed.store.format.entries import bare_values
 from riverbed.store.format.resp import decode_entry
-from riverbed.store.format.streams import ENTRY_KEY_BYTES, NodeRow, StreamRow, id_in_key, stream_prefix
+from riverbed.store.format.streams import (
+    ENTRY_KEY_BYTES,
+    NodeRow,
+    StreamRow,
+    decode_stream_prefix,
+    id_in_key,
+    stream_prefix,
+)
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.tables.ranges import seek_below
 from riverbed.store.wire import measure_entries
@@ -147,7 +155,7 @@ def _measured(view: View, stream: StreamRow) -> Iterator[tuple[list[bytes], list
                 view.add("entries", show(packed), "is not the key of an entry")
             else:
                 entry_id = id_in_key(packed)
-                view.decode("entries", _place(stream.stream_no, entry_id), _measure_exactly, entry_id, row)
+                view.decode("entries", _place(stream.stream_no, entry_id), _measure_exactly, packed, entry_id, row)
         if odd:
             sound = [pair for pair in zip(keys, sizes, strict=True) if len(pair[0]) == ENTRY_KEY_BYTES]
             keys, sizes = [key for key, _ in sound], [max(size, 0) for _, size in sound]
@@ -155,9 +163,10 @@ def _measured(view: View, stream: StreamRow) -> Iterator[tuple[list[bytes], list
             yield keys, sizes
 
 
-def _measure_exactly(entry_id: StreamID, row: bytes) -> None:
+def _measure_exactly(packed: bytes, entry_id: StreamID, row: bytes) -> None:
     """Raise ValueError with the reason why the row is not RESP that can be sent to a reader."""
-    text, words = decode_entry(row)
+    (bare,) = bare_values(stream_prefix(decode_stream_prefix(packed)), [row])
+    text, words = decode_entry(bare)
     if text != id_text(entry_id):
         raise ValueError(f"is the row of {text.decode(errors='replace')}")
     if not words or len(words) % 2:

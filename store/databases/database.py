@@ -13,7 +13,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.databases.lent import LentStreams
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
+from riverbed.store.format.rows import DECODE_ERRORS
+from riverbed.store.format.text import quoted
 from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
 from riverbed.store.streams.idempotence import Idempotence
@@ -57,7 +60,10 @@ class Database(Namespace):
             row = self.txn.lmdb.get(streams.key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
             if row is None:
                 return None
-            stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
+            try:
+                stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
+            except DECODE_ERRORS as error:
+                raise DamagedRowError(f"the row of key {quoted(key)}") from error
             self.txn.cached_bytes += _STREAM_BYTES + _KEY_COPIES * len(key)
         if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
             if not self.txn.follows:
@@ -69,7 +75,10 @@ class Database(Namespace):
         """The groups of a stream of this database, read at the first call."""
         groups = self._groups.get(stream)
         if groups is None:
-            groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
+            try:
+                groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
+            except DECODE_ERRORS as error:
+                raise DamagedRowError(f"the row of a group of key {quoted(stream.key)}") from error
         return groups
 
     def let_go_of_groups(self) -> None:
@@ -321,7 +330,7 @@ class Database(Namespace):
 
     def _link_deadline(self, stream: Stream) -> None:
         if stream.expire_ms:
-            row = streams.encode_keyspace_no(self.keyspace_no)
+            row = streams.pack_expiry(self.keyspace_no)
             self.txn.cursor("expiry").put(streams.expiry_key(stream.expire_ms, stream.stream_no), row)
             self.expiring += 1
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from riverbed.store.databases.database import DATABASE_COUNT, Database
 from riverbed.store.format.resp import encode_command
-from riverbed.store.format.streams import decode_expiry_key, decode_keyspace_no, name_key
+from riverbed.store.format.streams import decode_expiry_key, name_key, unpack_expiry
+from riverbed.store.format.text import quoted
 from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
@@ -75,6 +76,14 @@ class WriteTxn(Transaction):
         for db in self.databases:
             db.forget_cached()
 
+    def place_of(self, stream_no: int) -> str:
+        """`of key 's' ` and its database, for a text about a row of this stream; empty when there is no such stream."""
+        for db in self.databases:
+            key = self.lmdb.get(name_key(db.keyspace_no, stream_no), db=self.handles["names"])
+            if key is not None:
+                return f"of key {quoted(key)} in database {db.number} "
+        return ""
+
     def swap(self, first: Database, second: Database) -> None:
         """Exchange the contents of two databases.  Logs SWAPDB."""
         self.write_back()
@@ -102,7 +111,7 @@ class WriteTxn(Transaction):
             deadline_ms, stream_no = decode_expiry_key(packed)
             if deadline_ms > now_ms:
                 break
-            due.append((packed, stream_no, decode_keyspace_no(row)))
+            due.append((packed, stream_no, unpack_expiry(row)))
         homes = {db.keyspace_no: db for db in self.databases}
         for packed, stream_no, keyspace_no in due:
             db = homes.get(keyspace_no)

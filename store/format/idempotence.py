@@ -15,7 +15,7 @@ import hashlib
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.packing import add_checksum, pack_row, unpack_row, without_checksum
 from riverbed.store.format.rows import unpack_ids
 from riverbed.store.format.streams import stream_prefix
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
@@ -79,11 +79,11 @@ class IidRow(NamedTuple):
     entry_id: StreamID
 
     def pack(self) -> bytes:
-        return _IID.pack(self.record_no, pack_id(self.entry_id))
+        return add_checksum(_IID.pack(self.record_no, pack_id(self.entry_id)))
 
     @classmethod
     def unpack(cls, row: bytes) -> IidRow:
-        record_no, packed_id = _IID.unpack(row)
+        record_no, packed_id = _IID.unpack(row if len(row) == _IID.size else without_checksum(row))
         return cls(record_no, unpack_id(packed_id))
 
 

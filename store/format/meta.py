@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.packing import pack_plain, pack_row, unpack_row
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
@@ -88,7 +88,7 @@ class Meta(NamedTuple):
 
 
 def pack_version() -> bytes:
-    return pack_row(FORMAT_VERSION)
+    return pack_plain(FORMAT_VERSION)
 
 
 def read_version(get: Get) -> Any:

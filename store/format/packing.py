@@ -1,18 +1,54 @@
-"""msgpack, the form of every row that is not on the hot path.  An import contract keeps it inside this folder."""
+"""msgpack, the form of every row that is not on the hot path.  An import contract keeps it inside this folder.
+
+    %xC1 crc32c:u32 msgpack      no msgpack begins with %xC1; rows of format version 2 have neither mark nor checksum
+
+Rows with fields of fixed sizes have their checksum behind these, and are longer by four bytes than in version 2.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import msgpack
+from crc32c import crc32c
+
+from riverbed.store.errors import DamagedRowError
+
+_MARK: Final = b"\xc1"
+_HEAD_BYTES: Final = 5
+CHECKSUM_BYTES: Final = 4
 
 # One for all rows: `msgpack.packb` makes one for each.
 _PACKER: Final = msgpack.Packer()
 
 
-def pack_row(values: Any) -> bytes:
+def pack_plain(values: Any) -> bytes:
+    """msgpack without a checksum, which programs of all versions read."""
     return bytes(_PACKER.pack(values))
 
 
+def pack_row(values: Any) -> bytes:
+    row = bytes(_PACKER.pack(values))
+    return b"%b%b%b" % (_MARK, crc32c(row).to_bytes(CHECKSUM_BYTES, "big"), row)
+
+
 def unpack_row(row: bytes) -> Any:
+    """Raises DamagedRowError."""
+    if row[:1] == _MARK:
+        head, row = row[:_HEAD_BYTES], row[_HEAD_BYTES:]
+        if crc32c(row).to_bytes(CHECKSUM_BYTES, "big") != head[1:]:
+            raise DamagedRowError("a row")
     return msgpack.unpackb(row, strict_map_key=False)
+
+
+def add_checksum(row: bytes) -> bytes:
+    """A row of fixed sizes with its checksum behind it."""
+    return row + crc32c(row).to_bytes(CHECKSUM_BYTES, "big")
+
+
+def without_checksum(row: bytes) -> bytes:
+    """Undo `add_checksum`.  Raises DamagedRowError."""
+    bare = row[:-CHECKSUM_BYTES]
+    if crc32c(bare).to_bytes(CHECKSUM_BYTES, "big") != row[-CHECKSUM_BYTES:]:
+        raise DamagedRowError("a row")
+    return bare

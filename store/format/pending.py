@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from riverbed.store.format.packing import add_checksum, without_checksum
 from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
 from riverbed.store.wire import find_id
 
@@ -54,11 +55,16 @@ class Run:
         self.packed = packed
 
     def pack(self) -> bytes:
-        return _RUN.pack(self.consumer_no, self.time_ms, self.delivery_count) + self.packed
+        return add_checksum(_RUN.pack(self.consumer_no, self.time_ms, self.delivery_count) + self.packed)
 
     @classmethod
     def unpack(cls, row: bytes) -> Run:
+        """Raises one of DECODE_ERRORS."""
+        if (len(row) - _HEAD) % ID_BYTES:  # as in format version 2 without
+            row = without_checksum(row)
         consumer_no, time_ms, delivery_count = _RUN.unpack_from(row)
+        if (len(row) - _HEAD) % ID_BYTES:
+            raise ValueError("this is no run")
         return cls(consumer_no, time_ms, delivery_count, row[_HEAD:])
 
     def __len__(self) -> int:
@@ -112,6 +118,12 @@ class Run:
 def first_in_run(row: bytes) -> bytes:
     """The first packed ID of a run, without decoding the rest."""
     return row[_HEAD : _HEAD + ID_BYTES]
+
+
+def last_in_run(row: bytes) -> bytes:
+    """The last packed ID of a run, without decoding the rest."""
+    end = len(row) - (len(row) - _HEAD) % ID_BYTES  # the checksum is behind it
+    return row[end - ID_BYTES : end]
 
 
 def owner_of_run(row: bytes) -> int:

@@ -12,7 +12,9 @@ from typing import Final
 
 from riverbed.store.ids import ID_BYTES, StreamID
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
+# Whose tables are read as well, and go on as the present version when they are opened for writing.
+OLDEST_VERSION: Final = 2
 
 # What decoding raises when the bytes are not what was encoded.
 DECODE_ERRORS: Final = (error, ValueError, TypeError, IndexError)

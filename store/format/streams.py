@@ -15,7 +15,7 @@ from dataclasses import astuple
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.packing import add_checksum, pack_row, unpack_row, without_checksum
 from riverbed.store.format.rows import pack_ids, unpack_ids
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 from riverbed.store.model import IdempotenceSettings, Row
@@ -109,17 +109,18 @@ class NodeRow(NamedTuple):
 
     def pack(self) -> bytes:
         live, total, size, last_id = self
-        return _NODE.pack(live, total, size, pack_id(last_id))
+        return add_checksum(_NODE.pack(live, total, size, pack_id(last_id)))
 
     @classmethod
     def unpack(cls, row: bytes) -> NodeRow:
-        live, total, size, last_id = _NODE.unpack(row)
+        live, total, size, last_id = _NODE.unpack(row if len(row) == _NODE.size else without_checksum(row))
         return cls(live, total, size, unpack_id(last_id))
 
 
 def decode_live_counts(rows: list[bytes]) -> list[int]:
-    """`live` of many nodes: 0.1 us each, a fifth of `NodeRow`, for trims that pass over thousands of them."""
-    return [live for (live,) in _NODE_LIVE.iter_unpack(b"".join(rows))]
+    """`live` of many nodes, cheaper than `NodeRow`, for trims that pass over thousands of them."""
+    bare = [row if len(row) == _NODE.size else without_checksum(row) for row in rows]
+    return [live for (live,) in _NODE_LIVE.iter_unpack(b"".join(bare))]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -212,6 +213,11 @@ def encode_keyspace_no(keyspace_no: int) -> bytes:
     return _KEYSPACE.pack(keyspace_no)
 
 
-def decode_keyspace_no(packed: bytes) -> int:
-    (keyspace_no,) = _KEYSPACE.unpack(packed)
+def pack_expiry(keyspace_no: int) -> bytes:
+    """The row of a deadline."""
+    return add_checksum(encode_keyspace_no(keyspace_no))
+
+
+def unpack_expiry(row: bytes) -> int:
+    (keyspace_no,) = _KEYSPACE.unpack(row if len(row) == _KEYSPACE.size else without_checksum(row))
     return int(keyspace_no)

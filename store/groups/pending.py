@@ -42,12 +42,13 @@ from riverbed.store.format.pending import (
     first_in_run,
     group_prefix,
     last_in_key,
+    last_in_run,
     owner_of_run,
     owner_prefix,
 )
 from riverbed.store.groups.run_rows import pieces, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, Delivery
-from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+from riverbed.store.ids import StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
     import lmdb
@@ -208,7 +209,7 @@ class Pel:
             found, is_last = self._read(self._prefix + pack_id(start), size)
         if is_last or not found:
             return found, None
-        position = found[-1][-ID_BYTES:]
+        position = last_in_run(found[-1])
         if consumer_no is None and size > _MAX_DEAD and not any(map(self._lives, map(owner_of_run, found))):
             living = self._next_living(position, owners())
             if living is None:

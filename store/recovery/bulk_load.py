@@ -23,7 +23,7 @@ from riverbed.store.model import Change
 from riverbed.store.streams.runs import load_run as load_into
 from riverbed.store.tables.ranges import is_run
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
-from riverbed.store.wire import Run
+from riverbed.store.wire import Run, seal
 
 if TYPE_CHECKING:
     from riverbed.store.databases.database import Database
@@ -177,7 +177,7 @@ def _append_words(db: Database, commands: Sequence[Request], at: int) -> int:
         tail_bytes += body_size
         count += 1
         last = packed
-        rows.append((prefix + packed, row))
+        rows.append((prefix + packed, seal(prefix, row)))
         if len(rows) == _MAX_ROWS:
             put(rows)
             rows.clear()

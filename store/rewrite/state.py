@@ -124,11 +124,12 @@ class _StreamRewrite:
         """XADD of every entry.  Its row, except for the place of the ID, is the end of the command already."""
         out = self._out
         entries = StreamEntries(self._reader, self._row)
-        values = entries.values()
+        values = entries.sealed_values()
         head = b"$4\r\nXADD\r\n" + bulk(self._key)
+        prefix = streams.stream_prefix(self._row.stream_no)
         while True:
             try:
-                data, count = log_entries(values, head, PIECE_BYTES)
+                data, count = log_entries(values, prefix, head, PIECE_BYTES)
             except ValueError as error:
                 raise self._wrong(str(error)) from error
             out.adds(data, count)

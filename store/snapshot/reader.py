@@ -29,7 +29,7 @@ from crc32c import crc32c
 
 from riverbed.store.disk.real_files import read_file, require_file
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
-from riverbed.store.format.rows import FORMAT_VERSION
+from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.ids import StreamID, id_text, parse_id
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
@@ -309,9 +309,12 @@ def decode_manifest(data: bytes, file: str) -> SnapshotManifest:
         values = json.loads(data)
         if values["format"] != SNAPSHOT_FORMAT:
             raise NoSnapshotError(f"{file} is not the manifest of a snapshot of Riverbed")
-        for name, known in (("version", SNAPSHOT_VERSION), ("tables_version", FORMAT_VERSION)):
-            if _number(values[name]) != known:
-                reason = f"has {name.replace('_', ' ')} {values[name]}; this program reads {known}"
+        for name, oldest, newest in (
+            ("version", SNAPSHOT_VERSION, SNAPSHOT_VERSION),
+            ("tables_version", OLDEST_VERSION, FORMAT_VERSION),
+        ):
+            if not oldest <= _number(values[name]) <= newest:
+                reason = f"has {name.replace('_', ' ')} {values[name]}; this program reads {newest}"
                 raise VersionError(f"{file} {reason} (it was written by {values.get('program')})")
         return _decode_values(values)
     except (ValueError, TypeError, KeyError, AttributeError) as error:

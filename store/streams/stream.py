@@ -20,12 +20,14 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import streams
+from riverbed.store.format.entries import bare_pairs, bare_row, bare_values
 from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change, IdempotenceSettings, Row
 from riverbed.store.tables import ranges
 from riverbed.store.tables.streams import estimated_bytes
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.wire import seal
 
 if TYPE_CHECKING:
     from riverbed.store.tables.namespace import Namespace
@@ -183,7 +185,7 @@ class Stream:
         if not self.length or start > end or (count is not None and count <= 0):
             return []
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        return ranges.read(self.txn.reader, low, high, count, reverse=reverse)
+        return bare_pairs(ranges.read(self.txn.reader, low, high, count, reverse=reverse))
 
     def first_entry(self, start: StreamID, end: StreamID) -> bytes | None:
         """The value of the first of `rows`, in half the time; None when there is none."""
@@ -193,13 +195,14 @@ class Stream:
         if not self.length or start > end or not reader.set_range(self.prefix + start.to_bytes(16, "big")):
             return None
         key, row = reader.item()
-        return row if key <= self.prefix + end.to_bytes(16, "big") else None
+        return bare_row(key, row) if key <= self.prefix + end.to_bytes(16, "big") else None
 
     def first_row(self, start: StreamID) -> Row:
         """The first of `rows` from `start` on, which there must be."""
         reader = self.txn.reader
         reader.set_range(self.prefix + max(start, self.floor_id).to_bytes(16, "big"))
-        return reader.item()
+        key, row = reader.item()
+        return key, bare_row(key, row)
 
     def rows_within(
         self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
@@ -212,7 +215,8 @@ class Stream:
         if not self.length or start > end or (count is not None and count <= 0):
             return []
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        return ranges.read_within(self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse)
+        rows = ranges.read_within(self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse)
+        return None if rows is None else bare_pairs(rows)
 
     def entries_within(
         self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
@@ -231,12 +235,16 @@ class Stream:
             live = self.tail_total - self.tail_dead
             if live and live * txn.largest_row <= most_bytes:
                 rows = ranges.read(txn.reader, low, high, live if count is None else min(live, count), reverse=reverse)
-                return [row for _, row in rows]
+                return bare_values(self.prefix, [row for _, row in rows])
         elif start == end:
             count = 1
         if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:
-            return ranges.read_values(txn.reader, low, high, count, reverse=reverse)
-        return ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
+            values = bare_values(self.prefix, ranges.read_values(txn.reader, low, high, count, reverse=reverse))
+            if start == end and not values:
+                txn.refuse_misplaced(low)
+            return values
+        found = ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
+        return None if found is None else bare_values(self.prefix, found)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
         """The keys of `rows`, oldest first; the cost does not depend on the size of the entries."""
@@ -313,7 +321,7 @@ class Stream:
         id_wire = id_bulk(entry_id)
         array = ARRAY_HEADS[count] if count < 1024 else array_head(count)
         put = txn.put_entry  # a local name: Python would call `txn.put_entry(...)` slowly, like a method
-        put(self.prefix + entry_id.to_bytes(16, "big"), id_wire + array + body)
+        put(self.prefix + entry_id.to_bytes(16, "big"), seal(self.prefix, id_wire + array + body))
 
         size = len(body)
         total = self.tail_total
@@ -365,6 +373,8 @@ class Stream:
             target = txn.lmdb.cursor(txn.handles[table])
             while found and cursor.key().startswith(self.prefix):
                 key, row = cursor.item()
+                if table == "entries":
+                    row = seal(copy.prefix, bare_row(key, row))
                 target.put(copy.prefix + streams.packed_id_in(key), row)
                 found = cursor.next()
 

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from riverbed.store.errors import CorruptionError
+from riverbed.store.format.entries import bare_values, size_of_bare, verified_size
 from riverbed.store.format.streams import NodeRow, id_in_key, packed_id_in
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.tables import ranges
@@ -104,7 +105,7 @@ class StreamView:
         cursor = self._view.new_mapped_cursor("entries")
         if not cursor.set_range(self._prefix + pack_id(max(start, self._floor_id))):
             return [], start
-        found = [(bytes(key), len(row)) for key, row in islice(cursor.iternext(), count)]
+        found = [(bytes(key), size_of_bare(row)) for key, row in islice(cursor.iternext(), count)]
         own = [(key, size) for key, size in found if key.startswith(self._prefix)]
         return [size for _, size in own], StreamID(id_in_key(own[-1][0]) + 1) if own else start
 
@@ -123,7 +124,7 @@ class StreamView:
         for packed in packed_ids:
             if not cursor.set_key(self._prefix + packed):
                 raise self._lacks_entries()
-            sizes.append(len(cursor.value()))
+            sizes.append(size_of_bare(cursor.value()))
         return sizes
 
     # -- pieces --------------------------------------------------------------------------------------------------------
@@ -151,7 +152,7 @@ class StreamView:
                     raise self._lacks_entries()
                 count -= len(few)
                 size += sum(map(len, few))
-                piece += few
+                piece += bare_values(self._prefix, few)
             yield head + head.join(piece)
 
     def pieces_of(
@@ -188,8 +189,8 @@ class StreamView:
         size = 0
         for head, tail in places:
             value = cursor.value()
-            copy = value if isinstance(value, bytes) else None
-            length = len(value)
+            length = verified_size(bytes(cursor.key()), value)
+            copy = value[:length] if isinstance(value, bytes) else None
             del value
             if parts and size + length > PIECE_BYTES:
                 piece = b"".join(parts)
@@ -199,10 +200,10 @@ class StreamView:
             if length > PIECE_BYTES:
                 yield head
                 for at in range(0, length, PIECE_BYTES):
-                    yield bytes((cursor.value() if copy is None else copy)[at : at + PIECE_BYTES])
+                    yield bytes((cursor.value() if copy is None else copy)[at : min(at + PIECE_BYTES, length)])
                 yield tail
             else:
-                parts += (head, cursor.value() if copy is None else copy, tail)
+                parts += (head, cursor.value()[:length] if copy is None else copy, tail)
                 size += len(head) + length + len(tail)
         yield b"".join(parts)
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING
 
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import CorruptionError, DamagedRowError
+from riverbed.store.format.entries import bare_row, bare_values
 from riverbed.store.format.streams import StreamRow, entry_key, id_in_key, stream_prefix
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.tables import ranges
@@ -36,6 +37,16 @@ class StreamEntries:
         self._cursor = reader.cursor("entries")
 
     def values(self) -> Iterator[bytes]:
+        """As `sealed_values`, compared with their seals and without them."""
+        for row in self.sealed_values():
+            try:
+                yield bare_values(self._prefix, [row])[0]
+            except DamagedRowError:
+                if not self._cursor.key().startswith(self._prefix):
+                    raise self._lacks_entries() from None
+                raise
+
+    def sealed_values(self) -> Iterator[bytes]:
         """All of them, as rows without keys: as many as the stream counts, if the table has so many.
 
         Not a generator, which would take a tenth of the time of a rewrite.
@@ -49,7 +60,7 @@ class StreamEntries:
         """Raise CorruptionError unless `values`, read to its end, has given the entries that the stream counts."""
         row, cursor = self._row, self._cursor
         if row.length and cursor.key() != self._prefix + self._last:
-            raise self._wrong(f"it has not {row.length} entries up to {id_text(row.last_live_id).decode()}")
+            raise self._lacks_entries()
         if row.length and not self.has(self._first):
             raise self._wrong("its first entry is not there")
 
@@ -57,7 +68,8 @@ class StreamEntries:
         """Those with first <= id <= last, as (key, value)."""
         low, high = self._edges(first, last)
         if low <= high and self._cursor.set_range(low):
-            yield from takewhile(lambda row: row[0] <= high, self._cursor.iternext())
+            for key, row in takewhile(lambda row: row[0] <= high, self._cursor.iternext()):
+                yield key, bare_row(key, row)
 
     def ids(self, first: StreamID = MIN_ID, last: StreamID = MAX_ID) -> Iterator[StreamID]:
         """The IDs of `rows`; the cost does not depend on the size of the entries."""
@@ -78,7 +90,7 @@ class StreamEntries:
 
     def get(self, entry_id: StreamID) -> bytes | None:
         """The row of one entry, None when there is no such entry."""
-        return self._cursor.value() if self.has(pack_id(entry_id)) else None
+        return bare_row(self._cursor.key(), self._cursor.value()) if self.has(pack_id(entry_id)) else None
 
     def has(self, packed_id: bytes) -> bool:
         """Whether there is an entry with this ID."""
@@ -98,6 +110,10 @@ class StreamEntries:
     def _edges(self, first: StreamID, last: StreamID) -> tuple[bytes, bytes]:
         """The keys of the first and the last entry that may be in this range; the first is above for an empty one."""
         return self._prefix + max(pack_id(first), self._first), self._prefix + min(pack_id(last), self._last)
+
+    def _lacks_entries(self) -> CorruptionError:
+        row = self._row
+        return self._wrong(f"it has not {row.length} entries up to {id_text(row.last_live_id).decode()}")
 
     def _wrong(self, reason: str) -> CorruptionError:
         text = f"stream {self._row.stream_no}: {reason}; `riverbed check` shows more"

@@ -32,7 +32,7 @@ from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE, open_file,
 from riverbed.store.disk.serving import hold_instead_of_registering
 from riverbed.store.errors import CorruptionError, StoreError, VersionError
 from riverbed.store.format.meta import META_VERSION, pack_version, read_version
-from riverbed.store.format.rows import FORMAT_VERSION
+from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
 
@@ -61,6 +61,7 @@ READER_BYTES: Final = 64
 # Walks over pages, if the walk before has found damage, and the time between two.
 _WALKS: Final = 4
 _WALK_AGAIN_S: Final = 0.05
+_ALWAYS_WALKED_BYTES: Final = 64 << 20
 _LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
@@ -116,6 +117,7 @@ class Tables:
         self.failure: str | None = None  # why the last commit may not be on the disk; then no other may follow
         self._lacks_mark = False
         if syncs_later:
+            _refuse_broken_pages(path / DATA_NAME, is_unclean=powercut.is_marked(path))
             was_made, syncs_later = _make_durably(directory, map_bytes)
             syncs_later = syncs_later and powercut.prepare_use(path)
         self._syncs_later = syncs_later
@@ -206,9 +208,13 @@ class Tables:
                 with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
                     txn.put(META_VERSION, pack_version(), db=meta)
             return True
-        if version != FORMAT_VERSION:
+        if version in range(OLDEST_VERSION, FORMAT_VERSION) and not readonly:
+            # what is written from now on, programs of that version do not read
+            with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
+                txn.put(META_VERSION, pack_version(), db=meta)
+        elif version not in range(OLDEST_VERSION, FORMAT_VERSION + 1):
             text = f"{self.path} has format version {version}; this program reads {FORMAT_VERSION}"
-            if not frozen and isinstance(version, int) and version < FORMAT_VERSION:
+            if not frozen and isinstance(version, int) and version < OLDEST_VERSION:
                 text += ". Move it away, and the next start makes it again from the log"
             raise VersionError(text)
         return False
@@ -274,6 +280,18 @@ class Tables:
             os.close(self._lock_file)
             self._lock_file = None
         self._release_reader_lock()
+
+
+def _refuse_broken_pages(data: Path, *, is_unclean: bool) -> None:
+    """Raise CorruptionError if pages are broken, before LMDB reads them: that may kill the process.
+
+    The walk takes 30 us a page, so that a large file is walked only when its last server was killed.
+    """
+    size = data.stat().st_size if data.exists() else 0
+    if size and (is_unclean or size <= _ALWAYS_WALKED_BYTES):
+        damage = _walk(data)
+        if damage is not None:
+            raise CorruptionError(str(data), None, f"{damage}; `riverbed check --repair` makes the tables again")
 
 
 def _walk(data: Path) -> object | None:

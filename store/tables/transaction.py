@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import lmdb
 
 from riverbed.store.format import meta as meta_rows
+from riverbed.store.format.entries import bare_row
 from riverbed.store.format.log_lines import encode_extension
 from riverbed.store.format.meta import META_VERSION, NO_DATABASE, Counters, DatabaseRow, Meta, PositionRow
 from riverbed.store.format.resp import encode_command
@@ -27,12 +28,14 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.namespace import Namespace
+from riverbed.store.tables.ranges import seek_below
 
 # The largest size of an entry when no bound is known.
 UNBOUNDED_ROW: Final = 1 << 62
 # The bytes before the fields in the row of an entry: the ID and the number of fields.
 _ROW_HEAD_BYTES: Final = 128
 _NUMBERING_BYTES: Final = 8
+_PREFIX_BYTES: Final = 8
 _NO_LIMIT: Final = 1 << 62
 
 Notify = Callable[[Change, Namespace, bytes], None]
@@ -272,7 +275,23 @@ class Transaction:
     # -- rows of several tables ----------------------------------------------------------------------------------------
 
     def get_entry(self, key: bytes) -> bytes | None:
-        return self.lmdb.get(key, db=self.handles["entries"])
+        """The row without its seal.  Raises DamagedRowError."""
+        row = self.lmdb.get(key, db=self.handles["entries"])
+        if row is None:
+            self.refuse_misplaced(key)
+            return None
+        return bare_row(key, row)
+
+    def refuse_misplaced(self, key: bytes) -> None:
+        """Raise DamagedRowError if the row before or behind the missing `key` has another ID than its key.
+
+        A flipped bit of a key mostly leaves the row where it was, between the same neighbours.
+        """
+        reader, prefix = self.reader, key[:_PREFIX_BYTES]
+        if reader.set_range(key) and reader.key().startswith(prefix):
+            bare_row(*reader.item())
+        if seek_below(reader, key) and reader.key().startswith(prefix):
+            bare_row(*reader.item())
 
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Delete the entries and nodes with low <= key < high, now."""

@@ -7,6 +7,7 @@
     load_xadds            a run out of a log -> rows
     log_entries           rows -> XADDs
     measure_entries       rows -> their sizes, and those that we would not have written
+    seal, unseal          rows of entries with their checksum behind them, and without
     packed_id             an ID as text -> its bytes in keys
     find_id               where an ID is among others
     show_pending          rows of pending entries -> what XPENDING answers
@@ -22,13 +23,15 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.wire.reference import APPENDED, INTERFACE, LOGGED, NO_RUNS
+from riverbed.store.wire.reference import APPENDED, INTERFACE, LOGGED, NO_RUNS, SEAL_BYTES, SEAL_MARK
 
 __all__ = [
     "APPENDED",
     "IS_NATIVE",
     "LOGGED",
     "NO_RUNS",
+    "SEAL_BYTES",
+    "SEAL_MARK",
     "Request",
     "Requests",
     "Run",
@@ -45,7 +48,12 @@ __all__ = [
     "packed_id",
     "parse",
     "parse_front",
+    "seal",
     "show_pending",
+    "unseal",
+    "unseal_in",
+    "unseal_one",
+    "unseal_pairs",
     "words_of",
 ]
 
@@ -77,7 +85,12 @@ if TYPE_CHECKING or IS_NATIVE:
         packed_id,
         parse,
         parse_front,
+        seal,
         show_pending,
+        unseal,
+        unseal_in,
+        unseal_one,
+        unseal_pairs,
     )
 else:
     from riverbed.store.wire.reference import (
@@ -94,7 +107,12 @@ else:
         packed_id,
         parse,
         parse_front,
+        seal,
         show_pending,
+        unseal,
+        unseal_in,
+        unseal_one,
+        unseal_pairs,
     )
 
 Request = list[bytes] | Run

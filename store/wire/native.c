@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 9             /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 10            /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -43,6 +43,9 @@
 #define MIN_ROOM 512            /* of a buffer */
 #define RUN_COUNT_AT 12         /* a run of pending entries: consumer_no:u32 delivery_time_ms:u64 delivery_count:u64 */
 #define RUN_HEAD_BYTES 20       /* then the IDs */
+#define CHECKSUM_BYTES 4        /* behind a run; those of format version 2 have none */
+#define SEAL_BYTES 5            /* behind the row of an entry: CRC-32C of the stream's number and the row, and the mark */
+#define SEAL_MARK '\1'
 
 /* What may become a run. */
 enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key [options] *|id ...`, from clients; `XADD key id ...`, out of a log */
@@ -111,6 +114,108 @@ typedef struct {
 typedef struct {
     PyTypeObject *run_type, *tail_type, *rows_type;
 } State;
+
+/* -- checksums ---------------------------------------------------------------------------------------------------- */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HAS_CRC_INSTRUCTION __builtin_cpu_supports("sse4.2")
+
+__attribute__((target("sse4.2"))) static uint32_t
+crc_by_instruction(uint32_t crc, const unsigned char *data, size_t size)
+{
+    uint64_t sum = crc, words[4];
+    uint32_t half;
+    for (; size >= sizeof(words); size -= sizeof(words), data += sizeof(words)) {
+        memcpy(words, data, sizeof(words));
+        sum = __builtin_ia32_crc32di(sum, words[0]);
+        sum = __builtin_ia32_crc32di(sum, words[1]);
+        sum = __builtin_ia32_crc32di(sum, words[2]);
+        sum = __builtin_ia32_crc32di(sum, words[3]);
+    }
+    for (; size >= sizeof(words[0]); size -= sizeof(words[0]), data += sizeof(words[0])) {
+        memcpy(words, data, sizeof(words[0]));
+        sum = __builtin_ia32_crc32di(sum, words[0]);
+    }
+    crc = (uint32_t)sum;
+    if (size >= sizeof(half)) {
+        memcpy(&half, data, sizeof(half));
+        crc = __builtin_ia32_crc32si(crc, half);
+        data += sizeof(half);
+        size -= sizeof(half);
+    }
+    for (; size > 0; size--)
+        crc = __builtin_ia32_crc32qi(crc, *data++);
+    return crc;
+}
+#else
+#define HAS_CRC_INSTRUCTION 0
+#define crc_by_instruction crc_by_table
+#endif
+
+static uint32_t crc_table[256];
+static int has_crc_instruction;
+
+static void
+prepare_crc(void)
+{
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+        crc_table[i] = crc;
+    }
+    has_crc_instruction = HAS_CRC_INSTRUCTION;
+}
+
+static uint32_t
+crc_by_table(uint32_t crc, const unsigned char *data, size_t size)
+{
+    for (; size > 0; size--)
+        crc = crc_table[(crc ^ *data++) & 0xff] ^ crc >> 8;
+    return crc;
+}
+
+/* CRC-32C before its last inversion, so that it can be continued; it begins with `CRC_BEGIN`. */
+#define CRC_BEGIN 0xffffffffu
+
+static uint32_t
+add_crc(uint32_t crc, const char *data, Py_ssize_t size)
+{
+    if (has_crc_instruction)
+        return crc_by_instruction(crc, (const unsigned char *)data, (size_t)size);
+    return crc_by_table(crc, (const unsigned char *)data, (size_t)size);
+}
+
+static char *
+put_seal(char *to, uint32_t crc)
+{
+    crc = ~crc;
+    to[0] = (char)(crc >> 24);
+    to[1] = (char)(crc >> 16);
+    to[2] = (char)(crc >> 8);
+    to[3] = (char)crc;
+    to[4] = SEAL_MARK;
+    return to + SEAL_BYTES;
+}
+
+static uint32_t
+get_crc(const char *from)
+{
+    const unsigned char *at = (const unsigned char *)from;
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+}
+
+/* The size of the row of an entry without its seal; -1 when the row is not what was written.  `crc` is that of the
+   stream's number.  Rows of format version 2 have no seal, and end with their last value. */
+static Py_ssize_t
+unsealed_size(uint32_t crc, const char *row, Py_ssize_t size)
+{
+    if (size > SEAL_BYTES && row[size - 1] == SEAL_MARK) {
+        size -= SEAL_BYTES;
+        return get_crc(row + size) == ~add_crc(crc, row, size) ? size : -1;
+    }
+    return size > 0 && row[size - 1] == '\n' ? size : -1;
+}
 
 /* -- reading ------------------------------------------------------------------------------------------------------ */
 
@@ -483,25 +588,27 @@ id_bytes(ID id)
     return PyBytes_FromStringAndSize(bytes, sizeof(bytes));
 }
 
+/* The row of an entry: its ID, the head of its fields, these as they were sent, and the seal. */
 static char *
-put_row(char *to, const char *id, Py_ssize_t id_size, const char *head, Py_ssize_t head_size, const char *data,
-        const Entry *entry)
+put_row(char *to, const char *prefix, const char *id, Py_ssize_t id_size, const char *head, Py_ssize_t head_size,
+        const char *data, const Entry *entry)
 {
+    char *begin = to;
     to = put_bytes(to, id, id_size);
     to = put_bytes(to, head, head_size);
-    return put_bytes(to, data + entry->fields, entry->end - entry->fields);
+    to = put_bytes(to, data + entry->fields, entry->end - entry->fields);
+    return put_seal(to, add_crc(add_crc(CRC_BEGIN, prefix, PREFIX_BYTES), begin, to - begin));
 }
 
-/* The row of an entry: its ID, the head of its fields, and these as they were sent. */
 static PyObject *
-make_row(const char *id, Py_ssize_t id_size, const char *data, const Entry *entry)
+make_row(const char *prefix, const char *id, Py_ssize_t id_size, const char *data, const Entry *entry)
 {
     char head[HEAD_BYTES];
     Py_ssize_t head_size = format_head(head, entry->word_count);
     Py_ssize_t size = entry->end - entry->fields;
-    PyObject *row = PyBytes_FromStringAndSize(NULL, id_size + head_size + size);
+    PyObject *row = PyBytes_FromStringAndSize(NULL, id_size + head_size + size + SEAL_BYTES);
     if (row != NULL)
-        put_row(PyBytes_AsString(row), id, id_size, head, head_size, data, entry);
+        put_row(PyBytes_AsString(row), prefix, id, id_size, head, head_size, data, entry);
     return row;
 }
 
@@ -767,12 +874,12 @@ add_entry(Tail *tail, const Entry *entry, const char *data, ID id, const char *b
         return -1;
     char head[HEAD_BYTES];
     Py_ssize_t head_size = format_head(head, entry->word_count);
-    RowHead row = {id, bulk_size + head_size + size};
+    RowHead row = {id, bulk_size + head_size + size + SEAL_BYTES};
     char *to = make_room(&tail->rows, sizeof(row) + (size_t)row.size);
     if (to == NULL)
         return -1;
     to = put_bytes(to, (const char *)&row, sizeof(row));
-    to = put_row(to, bulk, bulk_size, head, head_size, data, entry);
+    to = put_row(to, tail->prefix, bulk, bulk_size, head, head_size, data, entry);
     tail->rows.size = (size_t)(to - tail->rows.data);
     tail->rows_size += KEY_BYTES + row.size;
     if (tail->count == 0)
@@ -1001,7 +1108,7 @@ expand_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return PyErr_NoMemory();
     PyObject *log = PyBytes_FromStringAndSize(NULL, log_head_size + id_size + size);
     PyObject *reply = PyBytes_FromStringAndSize(id, id_size);
-    PyObject *row = make_row(id, id_size, data, entry);
+    PyObject *row = make_row(key, id, id_size, data, entry);
     if (log == NULL || reply == NULL || row == NULL) {
         Py_XDECREF(log);
         Py_XDECREF(reply);
@@ -1041,7 +1148,7 @@ load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
         if (memcmp(key, last, KEY_BYTES) <= 0 || entry->key_length != run->entries[0].key_length ||
             memcmp(data + entry->key, data + run->entries[0].key, (size_t)entry->key_length))
             break;
-        PyObject *row = make_row(data + entry->id, entry->fields - entry->id, data, entry);
+        PyObject *row = make_row(key, data + entry->id, entry->fields - entry->id, data, entry);
         if (append_new(args[5], make_pair(PyBytes_FromStringAndSize(key, KEY_BYTES), row)))
             return NULL;
         memcpy(last, key, KEY_BYTES);
@@ -1136,6 +1243,11 @@ show_runs(Buffer *buffer, PyObject *rows, const char *first, const char *last, P
         Py_ssize_t size = row == NULL ? 0 : PyBytes_Size(item);
         if (row == NULL)
             return -1;
+        if (size > RUN_HEAD_BYTES && (size - RUN_HEAD_BYTES) % (2 * HALF_BYTES) == CHECKSUM_BYTES) {
+            size -= CHECKSUM_BYTES;
+            if (get_crc(row + size) != ~add_crc(CRC_BEGIN, row, size))
+                size = 0;
+        }
         if (size < RUN_HEAD_BYTES || (size - RUN_HEAD_BYTES) % (2 * HALF_BYTES)) {
             PyErr_SetString(PyExc_ValueError, "this is no run");
             return -1;
@@ -1230,7 +1342,10 @@ measure_row(const char *key, Py_ssize_t key_size, const char *row, Py_ssize_t ro
     char id[ID_BULK_BYTES];
     Millisecond ms = {0};
     Parts parts;
-    if (key_size != KEY_BYTES || take_row(row, row_size, &parts))
+    if (key_size != KEY_BYTES)
+        return -1;
+    row_size = unsealed_size(add_crc(CRC_BEGIN, key, PREFIX_BYTES), row, row_size);
+    if (row_size < 0 || take_row(row, row_size, &parts))
         return -1;
     ID of_key = get_id(key + PREFIX_BYTES);
     Py_ssize_t id_size = format_id(id, &ms, of_key);
@@ -1287,19 +1402,21 @@ failed:
 }
 
 PyDoc_STRVAR(log_entries_doc,
-"log_entries(rows, head, room) -> (XADDs, count)\n\n"
+"log_entries(rows, prefix, head, room) -> (XADDs, count)\n\n"
 "Make XADDs of the rows of entries that an iterator gives, until they have `room` bytes.");
 
 static PyObject *
 log_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (!has_count("log_entries", count, 3))
+    if (!has_count("log_entries", count, 4))
         return NULL;
-    const char *head = bytes_argument(args[1], -1);
-    Py_ssize_t room = head == NULL ? -1 : position_argument(args[2], PY_SSIZE_T_MAX);
+    const char *prefix = bytes_argument(args[1], PREFIX_BYTES);
+    const char *head = prefix == NULL ? NULL : bytes_argument(args[2], -1);
+    Py_ssize_t room = head == NULL ? -1 : position_argument(args[3], PY_SSIZE_T_MAX);
     if (room < 0)
         return NULL;
-    Py_ssize_t head_size = PyBytes_Size(args[1]), size = 0, held = 0, made = 0;
+    Py_ssize_t head_size = PyBytes_Size(args[2]), size = 0, held = 0, made = 0;
+    uint32_t crc = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
     char *log = NULL;
     PyObject *item = NULL;
     while (size < room && (item = PyIter_Next(args[0])) != NULL) {
@@ -1308,7 +1425,8 @@ log_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
         Parts parts;
         if (PyBytes_AsStringAndSize(item, &row, &row_size))
             goto failed;
-        if (take_row(row, row_size, &parts)) {
+        row_size = unsealed_size(crc, row, row_size);
+        if (row_size < 0 || take_row(row, row_size, &parts)) {
             PyErr_SetString(PyExc_ValueError, "this is not the row of an entry");
             goto failed;
         }
@@ -1343,6 +1461,201 @@ failed:
     Py_XDECREF(item);
     PyMem_Free(log);
     return NULL;
+}
+
+/* -- seals -------------------------------------------------------------------------------------------------------- */
+
+PyDoc_STRVAR(seal_doc, "seal(prefix, row) -> the row of an entry of the stream with this number, with its seal");
+
+static PyObject *
+seal(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("seal", count, 2))
+        return NULL;
+    const char *prefix = bytes_argument(args[0], PREFIX_BYTES);
+    const char *row = prefix == NULL ? NULL : bytes_argument(args[1], -1);
+    if (row == NULL)
+        return NULL;
+    Py_ssize_t size = PyBytes_Size(args[1]);
+    PyObject *sealed = PyBytes_FromStringAndSize(NULL, size + SEAL_BYTES);
+    if (sealed != NULL)
+        put_seal(put_bytes(PyBytes_AsString(sealed), row, size),
+                 add_crc(add_crc(CRC_BEGIN, prefix, PREFIX_BYTES), row, size));
+    return sealed;
+}
+
+/* Whether the ID in the key is what the row begins with. */
+static int
+has_id_of(const char *key, const char *row, Py_ssize_t size, Millisecond *ms)
+{
+    char id[ID_BULK_BYTES];
+    Py_ssize_t id_size = format_id(id, ms, get_id(key + PREFIX_BYTES));
+    return id_size <= size && !memcmp(id, row, (size_t)id_size);
+}
+
+/* The row without its seal: itself, or a new object; NULL without an exception when it is damaged.
+
+   A row that only the caller has, which LMDB has just copied, is cut in its place: a copy would take four times as
+   long.  Its memory keeps its size, which is not looked at when it is freed. */
+static PyObject *
+cut_seal(uint32_t crc, PyObject *row, int is_shared)
+{
+    char *data;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(row, &data, &size))
+        return NULL;
+    Py_ssize_t left = unsealed_size(crc, data, size);
+    if (left < 0)
+        return NULL;
+    if (left == size)
+        return row;
+    if (left < 2 || is_shared || Py_REFCNT(row) != 1)
+        return PyBytes_FromStringAndSize(data, left);
+    data[left] = 0;
+    Py_SET_SIZE((PyVarObject *)row, left);
+    return row;
+}
+
+PyDoc_STRVAR(unseal_one_doc, "unseal_one(key, row) -> the row without its seal; None when it is damaged, or has another key");
+
+static PyObject *
+unseal_one(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("unseal_one", count, 2))
+        return NULL;
+    const char *key = bytes_argument(args[0], KEY_BYTES);
+    const char *row = key == NULL ? NULL : bytes_argument(args[1], -1);
+    if (row == NULL)
+        return NULL;
+    Millisecond ms = {0};
+    Py_ssize_t size = PyBytes_Size(args[1]);
+    Py_ssize_t left = unsealed_size(add_crc(CRC_BEGIN, key, PREFIX_BYTES), row, size);
+    if (left < 0 || !has_id_of(key, row, left, &ms))
+        Py_RETURN_NONE;
+    return left == size ? Py_NewRef(args[1]) : PyBytes_FromStringAndSize(row, left);
+}
+
+PyDoc_STRVAR(unseal_doc, "unseal(prefix, rows) -> the index of the first damaged row, -1 without; changes `rows`");
+
+static PyObject *
+unseal(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("unseal", count, 2))
+        return NULL;
+    const char *prefix = bytes_argument(args[0], PREFIX_BYTES);
+    if (prefix == NULL || !list_argument(args[1]))
+        return NULL;
+    uint32_t crc = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+    for (Py_ssize_t at = 0, size = PyList_Size(args[1]); at < size; at++) {
+        PyObject *row = PyList_GetItem(args[1], at), *cut = cut_seal(crc, row, 0);
+        if (cut == NULL)
+            return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(at);
+        if (cut != row)
+            PyList_SetItem(args[1], at, cut);
+    }
+    return PyLong_FromLong(-1);
+}
+
+PyDoc_STRVAR(unseal_pairs_doc,
+"unseal_pairs(pairs) -> the index of the first damaged row, -1 without; `pairs` are (key, row), and change");
+
+static PyObject *
+unseal_pairs(PyObject *Py_UNUSED(module), PyObject *pairs)
+{
+    if (!list_argument(pairs))
+        return NULL;
+    char prefix[PREFIX_BYTES];
+    uint32_t crc = 0;
+    Millisecond ms = {0};
+    for (Py_ssize_t at = 0, size = PyList_Size(pairs); at < size; at++) {
+        PyObject *pair = PyList_GetItem(pairs, at);
+        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+            PyErr_SetString(PyExc_TypeError, "pairs are needed");
+            return NULL;
+        }
+        const char *key = bytes_argument(PyTuple_GetItem(pair, 0), KEY_BYTES);
+        if (key == NULL)
+            return NULL;
+        if (at == 0 || memcmp(prefix, key, PREFIX_BYTES)) {
+            memcpy(prefix, key, PREFIX_BYTES);
+            crc = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+        }
+        PyObject *row = PyTuple_GetItem(pair, 1);
+        const char *data = bytes_argument(row, -1);
+        if (data == NULL)
+            return NULL;
+        if (!has_id_of(key, data, PyBytes_Size(row), &ms))
+            return PyLong_FromSsize_t(at);
+        PyObject *cut = cut_seal(crc, row, Py_REFCNT(pair) != 1);
+        if (cut == NULL)
+            return PyErr_Occurred() ? NULL : PyLong_FromSsize_t(at);
+        if (cut != row) {
+            PyObject *changed = PyTuple_Pack(2, PyTuple_GetItem(pair, 0), cut);
+            Py_DECREF(cut);
+            if (changed == NULL)
+                return NULL;
+            PyList_SetItem(pairs, at, changed);
+        }
+    }
+    return PyLong_FromLong(-1);
+}
+
+/* A buffer of `count` numbers of 64 bits, of as many as there are when it is negative.  -> 0, or -1 with an exception set. */
+static int
+numbers_argument(PyObject *argument, int flags, Py_ssize_t count, Py_buffer *numbers)
+{
+    if (PyObject_GetBuffer(argument, numbers, flags))
+        return -1;
+    if (numbers->len % 8 == 0 && (count < 0 || numbers->len / 8 == count))
+        return 0;
+    PyBuffer_Release(numbers);
+    PyErr_SetString(PyExc_ValueError, "not as many numbers of 64 bits");
+    return -1;
+}
+
+static Py_ssize_t
+unseal_places(const Py_buffer *rows, const int64_t *starts, int64_t *ends, const uint64_t *stream_nos, Py_ssize_t count)
+{
+    char prefix[PREFIX_BYTES];
+    uint32_t crc = 0;
+    for (Py_ssize_t at = 0; at < count; at++) {
+        if (at == 0 || stream_nos[at] != stream_nos[at - 1]) {
+            put_big_endian(prefix, stream_nos[at]);
+            crc = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+        }
+        if (starts[at] < 0 || ends[at] < starts[at] || ends[at] > rows->len)
+            return at;
+        Py_ssize_t size = unsealed_size(crc, (const char *)rows->buf + starts[at], (Py_ssize_t)(ends[at] - starts[at]));
+        if (size < 0)
+            return at;
+        ends[at] = starts[at] + size;
+    }
+    return -1;
+}
+
+PyDoc_STRVAR(unseal_in_doc,
+"unseal_in(buffer, starts, ends, stream_nos) -> the index of the first damaged row, -1 without; changes `ends`");
+
+static PyObject *
+unseal_in(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer rows, starts, ends, stream_nos;
+    PyObject *result = NULL;
+    if (!has_count("unseal_in", count, 4) || PyObject_GetBuffer(args[0], &rows, PyBUF_SIMPLE))
+        return NULL;
+    if (!numbers_argument(args[1], PyBUF_SIMPLE, -1, &starts)) {
+        Py_ssize_t many = starts.len / 8;
+        if (!numbers_argument(args[2], PyBUF_WRITABLE, many, &ends)) {
+            if (!numbers_argument(args[3], PyBUF_SIMPLE, many, &stream_nos)) {
+                result = PyLong_FromSsize_t(unseal_places(&rows, starts.buf, ends.buf, stream_nos.buf, many));
+                PyBuffer_Release(&stream_nos);
+            }
+            PyBuffer_Release(&ends);
+        }
+        PyBuffer_Release(&starts);
+    }
+    PyBuffer_Release(&rows);
+    return result;
 }
 
 /* -- the types ---------------------------------------------------------------------------------------------------- */
@@ -1639,6 +1952,7 @@ fill_module(PyObject *module)
     state->rows_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &rows_spec, NULL);
     if (state->rows_type == NULL)
         return -1;
+    prepare_crc();
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }
 
@@ -1672,6 +1986,11 @@ static PyMethodDef functions[] = {
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
     {"measure_entries", (PyCFunction)(void (*)(void))measure_entries, METH_FASTCALL, measure_entries_doc},
     {"log_entries", (PyCFunction)(void (*)(void))log_entries, METH_FASTCALL, log_entries_doc},
+    {"seal", (PyCFunction)(void (*)(void))seal, METH_FASTCALL, seal_doc},
+    {"unseal", (PyCFunction)(void (*)(void))unseal, METH_FASTCALL, unseal_doc},
+    {"unseal_one", (PyCFunction)(void (*)(void))unseal_one, METH_FASTCALL, unseal_one_doc},
+    {"unseal_in", (PyCFunction)(void (*)(void))unseal_in, METH_FASTCALL, unseal_in_doc},
+    {"unseal_pairs", unseal_pairs, METH_O, unseal_pairs_doc},
     {"packed_id", packed_id, METH_O, packed_id_doc},
     {"find_id", (PyCFunction)(void (*)(void))find_id, METH_FASTCALL, find_id_doc},
     {"show_pending", (PyCFunction)(void (*)(void))show_pending, METH_FASTCALL, show_pending_doc},

@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 9
+INTERFACE: Final = 10
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -39,6 +41,9 @@ _MAX_TRIMMED: Final = 256
 _TRIMMED_BYTES: Final = 64
 _KEY_BYTES: Final = 24
 _ID_BYTES: Final = 16
+SEAL_BYTES: Final = 5  # behind the row of an entry: CRC-32C of the stream's number and the row, and the mark
+SEAL_MARK: Final = b"\1"
+_CHECKSUM_BYTES: Final = 4  # behind a run; those of format version 2 have none
 _RUN_HEAD: Final = 20  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs
 _MAX_HALF: Final = (1 << 64) - 1
 _MAX_ID: Final = (1 << 128) - 1
@@ -50,6 +55,7 @@ _NUMBER = re.compile(rb"0|[1-9][0-9]*")
 _NO_ID: Final = bytes(_ID_BYTES)
 
 Rows = list[tuple[bytes, bytes]]
+Buffer = Any  # `collections.abc.Buffer` came with Python 3.12
 
 
 class Trim(NamedTuple):
@@ -451,6 +457,7 @@ class Tail:
             self._nodes.append(Node(0, 0, _NO_ID, _NO_ID))
         packed = entry_id.to_bytes(_ID_BYTES, "big")
         row = b"%b*%d\r\n%b" % (bulk, entry.word_count, run.fields(entry))
+        row = seal(self._prefix, row)
         self._rows.append((self._prefix + packed, row))
         count, size, first, _ = self._nodes[-1]
         self._nodes[-1] = Node(count + 1, size + entry.size, first if count else packed, packed)
@@ -538,12 +545,13 @@ def expand_one(run: Run, key: bytes, log_head: bytes) -> tuple[bytes, int, bytes
 
     The line of the log is `log_head`, the ID and the fields.
     """
-    _, entry_id = _unpacked(key)
+    prefix, entry_id = _unpacked(key)
     text = b"%d-%d" % (entry_id >> 64, entry_id & _MAX_HALF)
     bulk = b"$%d\r\n%b\r\n" % (len(text), text)
     entry = run.entries[0]
     fields = run.fields(entry)
-    return b"%b*%d\r\n%b" % (bulk, entry.word_count, fields), entry.size, b"".join((log_head, bulk, fields)), bulk
+    row = b"%b*%d\r\n%b" % (bulk, entry.word_count, fields)
+    return seal(prefix, row), entry.size, b"".join((log_head, bulk, fields)), bulk
 
 
 def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: Rows) -> tuple[int, int, bytes]:
@@ -558,7 +566,8 @@ def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: R
         key = prefix + (entry.wanted or 0).to_bytes(_ID_BYTES, "big")
         if key <= last_key or entry.key != run.key:
             break
-        rows.append((key, b"%b*%d\r\n%b" % (run.id_bulk(entry), entry.word_count, run.fields(entry))))
+        row = b"%b*%d\r\n%b" % (run.id_bulk(entry), entry.word_count, run.fields(entry))
+        rows.append((key, seal(prefix, row)))
         count += 1
         size += entry.size
         last_key = key
@@ -591,6 +600,72 @@ def find_id(packed_ids: bytes, packed_id: bytes) -> int:
 # -- rows of entries ---------------------------------------------------------------------------------------------------
 
 
+def seal(prefix: bytes, row: bytes) -> bytes:
+    """The row of an entry of the stream with this number, with its seal: a checksum of both."""
+    if len(prefix) != _KEY_BYTES - _ID_BYTES:
+        raise ValueError("not the number of a stream")
+    return b"%b%b%b" % (row, crc32c(row, crc32c(prefix)).to_bytes(4, "big"), SEAL_MARK)
+
+
+def unseal_one(key: bytes, row: bytes) -> bytes | None:
+    """The row of an entry without its seal, None when it is damaged, or has another key."""
+    prefix, _ = _unpacked(key)
+    bare = _unsealed(prefix, row)
+    return bare if bare is not None and bare.startswith(_id_bulk(key)) else None
+
+
+def _unsealed(prefix: bytes, row: bytes) -> bytes | None:
+    """The row without its seal, None when it is damaged.
+
+    Rows that were written in format version 2 have no seal, and end with their last value.
+    """
+    if len(prefix) != _KEY_BYTES - _ID_BYTES:
+        raise ValueError("not the number of a stream")
+    if len(row) > SEAL_BYTES and row.endswith(SEAL_MARK):
+        bare = row[:-SEAL_BYTES]
+        return bare if seal(prefix, bare) == row else None
+    return row if row.endswith(b"\n") else None
+
+
+def unseal(prefix: bytes, rows: list[bytes]) -> int:
+    """Take the seals off the rows in their list; -> the index of the first damaged row, -1 when there is none."""
+    for number, row in enumerate(rows):
+        bare = _unsealed(prefix, row)
+        if bare is None:
+            return number
+        rows[number] = bare
+    return -1
+
+
+def unseal_in(buffer: Buffer, starts: Buffer, ends: Buffer, stream_nos: Buffer) -> int:
+    """As `unseal`, for the rows of the streams `stream_nos` from `starts` to `ends` in a buffer; changes `ends`.
+
+    All numbers are native ones of 64 bits.
+    """
+    places, found, numbers = (memoryview(each).cast("B").cast("q") for each in (starts, ends, stream_nos))
+    if not len(places) == len(found) == len(numbers):
+        raise ValueError("not as many numbers of 64 bits")
+    rows = memoryview(buffer).cast("B")
+    for at, (start, end, number) in enumerate(zip(places, found, numbers, strict=True)):
+        if not 0 <= start <= end <= len(rows):
+            return at
+        bare = _unsealed((number % (1 << 64)).to_bytes(8, "big"), bytes(rows[start:end]))
+        if bare is None:
+            return at
+        found[at] = start + len(bare)
+    return -1
+
+
+def unseal_pairs(pairs: Rows) -> int:
+    """As `unseal`, for (key, row) of any streams."""
+    for number, (key, row) in enumerate(pairs):
+        bare = unseal_one(key, row)
+        if bare is None:
+            return number
+        pairs[number] = key, bare
+    return -1
+
+
 def measure_entries(
     rows: Iterator[tuple[bytes, bytes]], prefix: bytes, most: int
 ) -> tuple[list[bytes], list[int], Rows]:
@@ -608,31 +683,34 @@ def measure_entries(
         key, row = item
         if not key.startswith(prefix):
             break
-        parts = _take_row(row)
-        if parts is None or len(key) != _KEY_BYTES or row[: parts[0]] != _id_bulk(key):
+        sound = _unsealed(prefix, row)
+        parts = None if sound is None else _take_row(sound)
+        if sound is None or parts is None or len(key) != _KEY_BYTES or row[: parts[0]] != _id_bulk(key):
             odd.append(item)
             sizes.append(-1)
         else:
-            sizes.append(len(row) - parts[1])
+            sizes.append(len(sound) - parts[1])
         keys.append(key)
     return keys, sizes, odd
 
 
-def log_entries(rows: Iterator[bytes], head: bytes, room: int) -> tuple[bytes, int]:
+def log_entries(rows: Iterator[bytes], prefix: bytes, head: bytes, room: int) -> tuple[bytes, int]:
     """Make XADDs of the rows of entries that an iterator gives, until they have `room` bytes; -> (XADDs, count).
 
-    `head` are the name and the key as bulk strings.  ValueError when we would not have written a row so.
+    `prefix` is the number of the stream, `head` are the name and the key as bulk strings.  ValueError when a row is
+    damaged, or we would not have written it so.
     """
     if room < 0:
         raise ValueError("a negative bound")
     log: list[bytes] = []
     size = count = 0
     while size < room and (row := next(rows, None)) is not None:
-        parts = _take_row(row)
-        if parts is None:
+        sound = _unsealed(prefix, row)
+        parts = None if sound is None else _take_row(sound)
+        if sound is None or parts is None:
             raise ValueError("this is not the row of an entry")
         id_end, fields, word_count = parts
-        line = b"*%d\r\n%b%b%b" % (word_count + 3, head, row[:id_end], row[fields:])
+        line = b"*%d\r\n%b%b%b" % (word_count + 3, head, sound[:id_end], sound[fields:])
         log.append(line)
         size += len(line)
         count += 1
@@ -685,7 +763,11 @@ def show_pending(
     for row in rows:
         if len(shown) == most:
             break
-        if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % (_ID_BYTES):
+        if (len(row) - _RUN_HEAD) % _ID_BYTES == _CHECKSUM_BYTES:
+            row, checksum = row[:-_CHECKSUM_BYTES], row[-_CHECKSUM_BYTES:]
+            if crc32c(row).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
+                raise ValueError("this is no run")
+        if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % _ID_BYTES:
             raise ValueError("this is no run")
         number, time_ms, deliveries = (int.from_bytes(row[a:b], "big") for a, b in ((0, 4), (4, 12), (12, 20)))
         owner = owners.get(number)

@@ -183,6 +183,11 @@ def compare_rows(native: ModuleType, rng: random.Random) -> None:
         if rng.random() < 0.2:
             at = rng.randrange(len(row))
             row = row[:at] + bytes([rng.choice(b"0129-*$\r\n\0")]) * rng.randrange(3) + row[at + rng.randrange(2) :]
+        if rng.random() < 0.7:
+            row = reference.seal(PREFIX, row)
+            if rng.random() < 0.2:
+                at = rng.randrange(len(row))
+                row = row[:at] + bytes([row[at] ^ 1 << rng.randrange(8)]) + row[at + 1 :]
         key = PREFIX + ms.to_bytes(8, "big") + seq.to_bytes(8, "big")
         rows.append((key[: rng.choice([24] * 30 + [23, 8, 7])] + b"x" * (rng.random() < 0.02), row))
     if rng.random() < 0.2:
@@ -192,9 +197,29 @@ def compare_rows(native: ModuleType, rng: random.Random) -> None:
     expected = outcome(reference.measure_entries, iter(rows), PREFIX, most)
     assert found == expected, (rows, most, found, expected)
     values, room = [row for _, row in rows], rng.choice([-1, 0, 1, 100, 10_000])
-    found = outcome(native.log_entries, iter(values), head, room)
-    expected = outcome(reference.log_entries, iter(values), head, room)
+    found = outcome(native.log_entries, iter(values), PREFIX, head, room)
+    expected = outcome(reference.log_entries, iter(values), PREFIX, head, room)
     assert found == expected, (values, room, found, expected)
+    compare_seals(native, rows)
+
+
+def compare_seals(native: ModuleType, rows: list[tuple[bytes, bytes]]) -> None:
+    """The same for taking the seals off; lists are changed in their place, and so are rows that only a list has."""
+
+    def alone(rows: list[bytes]) -> list[bytes]:
+        return [bytes(bytearray(row)) for row in rows]
+
+    def as_changed(module: Any, name: str, *before: bytes) -> tuple[Any, Any]:
+        values = alone([row for _, row in rows])
+        changed = [(key, row) for (key, _), row in zip(rows, values, strict=True)] if name == "unseal_pairs" else values
+        del values[: len(values) if name == "unseal_pairs" else 0]
+        return outcome(getattr(module, name), *before, changed), changed
+
+    for name, before in (("unseal", (PREFIX,)), ("unseal_pairs", ())):
+        assert as_changed(native, name, *before) == as_changed(reference, name, *before), (name, rows)
+    for key, row in rows:
+        assert outcome(native.unseal_one, key, row) == outcome(reference.unseal_one, key, row), row
+        assert native.seal(PREFIX, row) == reference.seal(PREFIX, row), row
 
 
 def compare_pending(native: ModuleType, rng: random.Random) -> None:
@@ -285,7 +310,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.packed_id(b"1-1"),
         lambda: native.find_id(many, wanted),
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),
-        lambda: native.log_entries(iter([ROW] * 3), LOG_HEAD, 1000),
+        lambda: native.log_entries(iter([ROW] * 3), PREFIX, LOG_HEAD, 1000),
         run.requests,
         lambda: run.request(0),
         lambda: run.entry(0),

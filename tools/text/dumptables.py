@@ -16,6 +16,7 @@ from typing import Any, Final
 from riverbed.store.format import idempotence as idmp
 from riverbed.store.format import streams
 from riverbed.store.format.dead_rows import decode_note_key, unpack_note
+from riverbed.store.format.entries import bare_row
 from riverbed.store.format.groups import GROUP_KEY_BYTES, ConsumerRow, GroupRow, decode_consumer_no, decode_group_no
 from riverbed.store.format.meta import META_READERS
 from riverbed.store.format.pending import Run, decode_group_prefix, decode_owner_no, group_prefix, last_in_key
@@ -113,7 +114,7 @@ def _names(key: bytes, row: bytes) -> Row:
 
 def _entries(key: bytes, row: bytes) -> Row:
     stream_no, entry_id = streams.decode_entry_key(key)
-    _, words = decode_entry(row)
+    _, words = decode_entry(bare_row(key, row))
     return {"stream_no": stream_no, "id": _id(entry_id), "words": _plain(words)}
 
 
@@ -132,7 +133,7 @@ def _nodes(key: bytes, row: bytes) -> Row:
 
 def _expiry(key: bytes, row: bytes) -> Row:
     deadline_ms, stream_no = streams.decode_expiry_key(key)
-    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": streams.decode_keyspace_no(row)}
+    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": streams.unpack_expiry(row)}
 
 
 def _idmp(key: bytes, row: bytes) -> Row:

@@ -18,6 +18,7 @@ from riverbed.store.format.dead_rows import (
     pack_note,
     unpack_note,
 )
+from riverbed.store.format.entries import bare_row
 from riverbed.store.format.groups import (
     ConsumerRow,
     GroupRow,
@@ -91,20 +92,21 @@ from riverbed.store.format.streams import (
     decode_entry_key,
     decode_expiry_key,
     decode_key_key,
-    decode_keyspace_no,
     decode_name_key,
-    encode_keyspace_no,
     entry_key,
     expiry_key,
     key_key,
     name_key,
+    pack_expiry,
     stream_prefix,
+    unpack_expiry,
 )
 from riverbed.store.ids import StreamID, make_id, pack_id, unpack_id
 from riverbed.store.model import DeliveryPolicy, IdempotenceSettings
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import NO_ID, ReplicationIds
 from riverbed.store.tables import environment as tables
+from riverbed.store.wire import seal
 from tests.support.servers import ROOT
 
 FORMAT = (ROOT / "store" / "FORMAT.md").read_text()
@@ -182,8 +184,8 @@ def test_the_documents_names_entries_nodes_and_deadlines() -> None:
     ((key, row),) = examples("entries")
     assert decode_entry_key(key) == (7, make_id(1, 1))
     assert entry_key(7, make_id(1, 1)) == key
-    assert decode_entry(row) == (b"1-1", [b"f", b"v"])
-    assert encode_entry(make_id(1, 1), [b"f", b"v"]) == row
+    assert decode_entry(bare_row(key, row)) == (b"1-1", [b"f", b"v"])
+    assert seal(stream_prefix(7), encode_entry(make_id(1, 1), [b"f", b"v"])) == row
 
     ((key, row),) = examples("nodes")
     assert decode_entry_key(key) == (7, make_id(1, 1))
@@ -193,8 +195,8 @@ def test_the_documents_names_entries_nodes_and_deadlines() -> None:
     ((key, row),) = examples("expiry")
     assert decode_expiry_key(key) == (DEADLINE_MS, 8)
     assert expiry_key(DEADLINE_MS, 8) == key
-    assert decode_keyspace_no(row) == 0
-    assert encode_keyspace_no(0) == row
+    assert unpack_expiry(row) == 0
+    assert pack_expiry(0) == row
 
 
 def test_the_documents_idempotence_records() -> None:

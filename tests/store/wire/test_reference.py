@@ -20,6 +20,7 @@ from riverbed.store.wire.reference import (
     open_tail,
     parse,
     parse_front,
+    seal,
 )
 from tests.support.wire_fuzz import IDS, ODD, wire
 
@@ -200,8 +201,8 @@ def test_a_run_is_appended_as_rows_log_and_replies_to_the_tails_of_its_keys() ->
     ids = [make_id(MS, 9), make_id(MS, 100), make_id(MS, 10)]
     values = [encode_entry(entry_id, words[3:]) for entry_id, words in zip(ids, commands, strict=True)]
     rows = {
-        b"s": [(PREFIX + pack_id(ids[0]), values[0]), (PREFIX + pack_id(ids[2]), values[2])],
-        b"t": [(other + pack_id(ids[1]), values[1])],
+        b"s": [(PREFIX + pack_id(ids[at]), seal(PREFIX, values[at])) for at in (0, 2)],
+        b"t": [(other + pack_id(ids[1]), seal(other, values[1]))],
     }
     assert {key: tail.size for key, tail in tails.items()} == {key: bytes_of(some) for key, some in rows.items()}
     assert {key: list(tail.take_rows()) for key, tail in tails.items()} == rows
@@ -229,7 +230,8 @@ def test_a_run_of_a_log_is_loaded_into_the_tails_of_its_keys_with_the_ids_it_has
     assert load(run, 2, tails, {}) == (0, 0)
     assert load(run, 0, tails, {b"s": 1}) == (0, 0)
     entry_id = make_id(MS, 9)
-    assert list(tails[b"s"].take_rows()) == [(PREFIX + pack_id(entry_id), encode_entry(entry_id, [b"f", b"a"]))]
+    row = seal(PREFIX, encode_entry(entry_id, [b"f", b"a"]))
+    assert list(tails[b"s"].take_rows()) == [(PREFIX + pack_id(entry_id), row)]
 
 
 def test_appending_ends_before_an_entry_that_is_not_simple() -> None:
@@ -325,7 +327,7 @@ def test_ids_go_on_in_the_next_millisecond_up_to_the_last_of_all() -> None:
 def test_a_single_entry_is_expanded_with_the_head_of_its_line_in_the_log() -> None:
     key = PREFIX + pack_id(make_id(MS, 11))
     row, size, line, reply = expand_one(one_run([xadd(b"a")]), key, b"head")
-    assert row == encode_entry(make_id(MS, 11), [b"f", b"a"])
+    assert row == seal(PREFIX, encode_entry(make_id(MS, 11), [b"f", b"a"]))
     fields = encode_words([b"f", b"a"])
     assert (size, reply) == (len(fields), bulk(b"%d-11" % MS))
     assert line == b"head" + reply + fields
@@ -337,7 +339,7 @@ def test_a_run_of_a_log_keeps_its_ids_and_ends_where_they_do_not_ascend() -> Non
     rows: list[tuple[bytes, bytes]] = []
     count, size, last = load_xadds(run, 0, 9, 1 << 30, PREFIX + pack_id(make_id(1, 8)), rows)
     ids = [make_id(1, 9), make_id(1, 10), make_id(2, 0)]
-    assert rows == [(PREFIX + pack_id(one), encode_entry(one, [b"f", b"a"])) for one in ids]
+    assert rows == [(PREFIX + pack_id(one), seal(PREFIX, encode_entry(one, [b"f", b"a"]))) for one in ids]
     assert (count, size, last) == (3, 3 * len(encode_words([b"f", b"a"])), rows[-1][0])
     assert load_xadds(run, 3, 9, 1 << 30, last, rows) == (0, 0, last)
     assert load_xadds(run, 4, 9, 1 << 30, last, rows)[0] == 1

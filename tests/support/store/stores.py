@@ -16,6 +16,7 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
 from riverbed.store.engine import Engine
+from riverbed.store.format.idempotence import IidRow
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.groups import Groups
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, parse_id, unpack_id
@@ -254,7 +255,7 @@ def dump_records(stream: Stream) -> list[tuple[bytes, bytes, StreamID]]:
         for key, row in cursor.iternext():
             if not key.startswith(prefix):
                 break
-            found.append((key[8:24], key[24:], unpack_id(row[8:])))
+            found.append((key[8:24], key[24:], IidRow.unpack(row).entry_id))
     return found
 
 

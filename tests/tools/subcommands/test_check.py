@@ -9,12 +9,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from riverbed.server.version import VERSION
+from riverbed.store.format.entries import bare_row
 from riverbed.store.format.packing import pack_row
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.format.streams import entry_key
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
+from riverbed.store.wire import seal
 from riverbed.tools.cli import main
 from tests.support.servers import RiverbedServer
 from tests.support.store.stores import Store
@@ -110,7 +112,8 @@ def test_deep_finds_what_only_the_log_can_tell(directory: Path) -> None:
         key = entry_key(1, 7 << 64)
         row = txn.get(key, db=tables.handles["entries"])
         assert row is not None
-        txn.put(key, row.replace(b"\r\nv\r\n", b"\r\nw\r\n"), db=tables.handles["entries"])
+        changed = bare_row(key, row).replace(b"\r\nv\r\n", b"\r\nw\r\n")
+        txn.put(key, seal(key[:8], changed), db=tables.handles["entries"])
     tables.close()
     assert run("check", directory).exit_code == 0
     result = run("check", directory, "--deep")

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format.streams import entry_key
+from riverbed.store.format.entries import bare_row, bare_values
+from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import SEQ_BITS, StreamID
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.wire import unseal_in
 from riverbed.tools.spark.reading.decode import EntryBatch
 from riverbed.tools.spark.reading.options import ReadOptions
 from riverbed.tools.spark.reading.pages import LeafRows, PageTable, UnknownFileError
@@ -136,8 +138,18 @@ def _rows_of(
     if rows.pages is not None and rows.pages[chosen].any():
         yield from _with_long_values(table, rows, parts)
         return
+    row_ends = _bare_ends(rows, starts, row_ends, keys)
     batch = EntryBatch(rows.buffer, starts, row_ends, (keys[:, 1], keys[:, 2]))
     yield Fetched(batch, [(part.stream, part.end - part.first) for part in parts])
+
+
+def _bare_ends(rows: LeafRows, starts: Positions, ends: Positions, keys: NDArray[np.uint64]) -> Positions:
+    """Where these rows end without their seals.  Raises DamagedRowError."""
+    found = np.array(ends, dtype=np.int64)
+    damaged = unseal_in(rows.buffer, np.ascontiguousarray(starts), found, np.ascontiguousarray(keys[:, 0]))
+    if damaged >= 0:
+        bare_row(keys[damaged].astype(">u8").tobytes(), rows.buffer[starts[damaged] : ends[damaged]].tobytes())
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +209,7 @@ class _Pending:
     size: int = 0
 
     def add(self, stream: StreamHere, rows: list[bytes]) -> None:
-        self.rows += rows
+        self.rows += bare_values(stream_prefix(stream.row.stream_no), rows)
         self.size += sum(map(len, rows))
         if self.runs and self.runs[-1][0] is stream:
             self.runs[-1] = (stream, self.runs[-1][1] + len(rows))

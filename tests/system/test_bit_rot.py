@@ -1,0 +1,28 @@
+"""A flipped bit of a stored file is never answered as if it were data, and no new log is made of it.
+
+`python -m tests.support.faults.bit_rot` flips many more; `docs/reliability.md` has what became of them.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.faults.bit_rot import BAD, Rot
+
+# Among them, of the tables: flips in values, IDs, stream rows, runs, and one in the key of an entry (48).
+FLIPS = {"data.mdb": [4, 6, 12, 21, 22, 24, 35, 39, 42, 48], "base": [1, 2], "manifest": [1, 2], "snapshot": [1, 2]}
+
+
+@pytest.fixture(scope="module")
+def rot(tmp_path_factory: pytest.TempPathFactory) -> Rot:
+    return Rot(tmp_path_factory.mktemp("rot"))
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind, seeds in FLIPS.items() for seed in seeds])
+def test_no_flipped_bit_is_answered_as_data_or_taken_into_a_new_log(rot: Rot, kind: str, seed: int) -> None:
+    verdicts, told = rot.flip(kind, seed)
+    assert verdicts.isdisjoint(BAD), told
+
+
+def test_damage_is_answered_with_errors_and_stops_a_rewrite(rot: Rot) -> None:
+    assert any(rot.flip("data.mdb", seed)[0] == {"error"} for seed in range(20))
