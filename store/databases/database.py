@@ -62,8 +62,8 @@ class Database(Namespace):
                 return None
             try:
                 stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
-            except DECODE_ERRORS as error:
-                raise DamagedRowError(f"the row of key {quoted(key)}") from error
+            except DECODE_ERRORS:
+                raise DamagedRowError(f"the row of key {quoted(key)}") from None
             self.txn.cached_bytes += _STREAM_BYTES + _KEY_COPIES * len(key)
         if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
             if not self.txn.follows:
@@ -77,8 +77,8 @@ class Database(Namespace):
         if groups is None:
             try:
                 groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
-            except DECODE_ERRORS as error:
-                raise DamagedRowError(f"the row of a group of key {quoted(stream.key)}") from error
+            except DECODE_ERRORS:
+                raise DamagedRowError(f"the row of a group of key {quoted(stream.key)}") from None
         return groups
 
     def let_go_of_groups(self) -> None:
