@@ -112,6 +112,7 @@ def test_a_planted_trap_is_found_in_a_compiled_module(source: str, found: list[s
         ("from riverbed.store.ids import Open\nclass Double(Open): ...", []),
         ("import copy\ncopy.copy(request)", ["2: copy.copy"]),
         ("from copy import copy as again\nagain(request)", ["2: again"]),
+        ("import weakref\nweakref.ref(group)", ["2: weakref.ref"]),
     ],
 )
 def test_a_planted_trap_is_found_in_a_user(source: str, found: list[str]) -> None:

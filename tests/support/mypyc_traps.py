@@ -6,6 +6,7 @@ changed class attributes, bases that are interpreted.  A build or an import says
     rest[f() :]                       calls `f` twice where `rest` is a memoryview or a Sequence
     raise X from error                leaves `__cause__` None
     copy.copy(instance)               fails for instances of compiled classes
+    weakref.ref(instance)             fails for them as well
     class Own(Compiled)               fails in an interpreted module, also in a test
     patch(Compiled.method, its Final)  changes nothing: calls and constants are bound when it is compiled
     # type: ignore                    types are checked when the program runs: a list that is something else fails
@@ -25,6 +26,8 @@ from tests.support.servers import ROOT
 
 # Calling these twice changes nothing.
 _PURE = {"len", "min", "max", "bisect_left", "bisect_right", "index"}
+# Calls that take no instance of a compiled class.
+_NOT_FOR_COMPILED = {"copy.copy", "copy.deepcopy", "copy.replace", "weakref.ref", "weakref.proxy", "weakref.finalize"}
 # Not compiled into classes of their own: these may be inherited from.
 _OPEN_BASES = {"Exception", "ValueError", "Protocol", "NamedTuple", "Enum"}
 
@@ -63,7 +66,7 @@ def traps_in_users(source: str, closed: dict[str, set[str]]) -> Iterator[str]:
                     module, _, name = _path(base, named).rpartition(".")
                     if name in closed.get(module, ()):
                         yield f"{node.lineno}: {node.name} inherits from {name}, which is compiled"
-            case ast.Call() if _path(node.func, named) in ("copy.copy", "copy.deepcopy", "copy.replace"):
+            case ast.Call() if _path(node.func, named) in _NOT_FOR_COMPILED:
                 yield f"{node.lineno}: {ast.unparse(node.func)}"
 
 
