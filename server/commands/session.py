@@ -107,6 +107,7 @@ class Session:
         "peer",
         "replies_off",
         "resp",
+        "rights",
         "send",
         "skip_replies",
         "sliced_bytes",
@@ -126,6 +127,7 @@ class Session:
         self.transaction = Transaction(account)
         self.subscriptions = Subscriptions()
         self.user: Login  # set by `Executor.connect`
+        self.rights = 0  # a number that changes with what the user may do
         self.may_do_all = True  # the user may, so that no request need be looked at
         self.authenticated = False
         self.failed_auths = 0  # wrong passwords since the last right one
@@ -186,6 +188,7 @@ class Session:
         """Be that user, or the same one with other rights, from the next request on."""
         self.user = user
         self.may_do_all = user.is_unlimited
+        self.rights += 1
         self.refresh()
 
     def authenticate(self, on: bool) -> None:

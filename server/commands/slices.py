@@ -67,11 +67,23 @@ NO_CHECKPOINT: Final = (
 class SlicedCommand:
     """A command under way.  `request` is its own; its time is set before each slice."""
 
-    __slots__ = ("_done", "_has_logged", "_view", "kept", "nanoseconds", "needs_view", "request", "work", "writes")
+    __slots__ = (
+        "_done",
+        "_has_logged",
+        "_view",
+        "kept",
+        "nanoseconds",
+        "needs_view",
+        "request",
+        "rights",
+        "work",
+        "writes",
+    )
 
     def __init__(self, request: Request, work: Work) -> None:
         self.request = request
         self.work = work
+        self.rights = request.session.rights  # with which it was allowed
         self.writes = False  # its changes are its own; set by the executor
         self.kept = b""  # what of it is in the log, in words; empty when nothing is
         self._done = _NO_PROGRESS  # how far it has come, in the log or not

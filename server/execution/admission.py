@@ -54,15 +54,15 @@ class Admission:
             return self._rejected(session, command, error)
         return command
 
-    def check(self, session: Session, command: Command, argv: list[bytes]) -> None:
-        """Raise CommandError when the command may not run."""
+    def check(self, session: Session, command: Command, argv: list[bytes], *, is_allowed: bool = False) -> None:
+        """Raise CommandError when the command may not run.  `is_allowed`: that the user may send it is known."""
         flags = command.flags
         if not command.accepts(len(argv)):
             raise wrong_arity(command.full_name)
         if not session.authenticated and not flags & Flag.NO_AUTH:
             raise CommandError(NOAUTH)
         in_transaction = session.transaction.queued is not None
-        if refused := refusal(self._core, session, command, argv, in_transaction=in_transaction):
+        if not is_allowed and (refused := refusal(self._core, session, command, argv, in_transaction=in_transaction)):
             raise refused[1]
         if flags & Flag.GUARDED and not self._allows_debug(session):
             raise CommandError(DEBUG_NOT_ALLOWED)
@@ -82,7 +82,7 @@ class Admission:
             return
         for argv in queued:
             try:
-                self.check(session, client_command(argv), argv)
+                self.check(session, client_command(argv), argv, is_allowed=True)  # EXEC looks at each again
             except CommandError as error:
                 raise CommandError(EXECABORT_BECAUSE % error.text) from error
 

@@ -193,7 +193,9 @@ class SlicedCommands:
         begun = time.perf_counter_ns()
         reply: Reply
         try:
-            self._admission.check(session, command, request.argv)
+            # all keys are looked at again only when the user has changed: there may be very many
+            self._admission.check(session, command, request.argv, is_allowed=sliced.rights == session.rights)
+            sliced.rights = session.rights
             reply = self._calls.attempt(request, command, sliced.finish if is_last else sliced.step)
         except CommandError as error:
             reply = (error_line(error.text),)  # writes are refused by now

@@ -12,6 +12,7 @@ from typing import Final
 
 from riverbed.server.commands.access.selector import READ, WRITE, KeyPattern, Selector, commands_of
 from riverbed.server.commands.table import COMMANDS, Command
+from riverbed.server.glob import Glob
 
 SYNTAX: Final = "Syntax error"
 UNKNOWN_COMMAND: Final = "Unknown command or category name in ACL"
@@ -110,7 +111,7 @@ def _add_keys(selector: Selector, rule: bytes) -> None:
         if each.glob.pattern == pattern:
             each.access |= access
             return
-    selector.keys.append(KeyPattern(pattern, access))
+    selector.keys.append(KeyPattern(Glob(pattern), access))
 
 
 def _add_channel(selector: Selector, pattern: bytes) -> None:
@@ -118,8 +119,8 @@ def _add_channel(selector: Selector, pattern: bytes) -> None:
         raise RuleError(HAS_ALL_CHANNELS)
     if _BLANKS.search(pattern):
         raise RuleError(SYNTAX)
-    if pattern not in selector.channels:
-        selector.channels.append(pattern)
+    if all(each.pattern != pattern for each in selector.channels):
+        selector.channels.append(Glob(pattern))
 
 
 def _change_category(selector: Selector, sign: bytes, category: bytes) -> None:
@@ -137,7 +138,7 @@ def _allow_part(selector: Selector, name: bytes) -> None:
     command = find(container)
     if b"|" in container:
         raise RuleError(OF_SUBCOMMAND)
-    if not word:
+    if not word or _BLANKS.search(word):  # Redis takes a line break, which makes another line of a file
         raise RuleError(SYNTAX)
     if command.subcommands:
         selector.change(find(name), allow=True)

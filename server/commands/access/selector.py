@@ -6,7 +6,9 @@ for the words of rules.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Final
 
 from riverbed.server.commands.access.interface import Reason
@@ -49,8 +51,8 @@ class KeyPattern:
 
     __slots__ = ("access", "glob")
 
-    def __init__(self, pattern: bytes, access: int) -> None:
-        self.glob = Glob(pattern)
+    def __init__(self, glob: Glob, access: int) -> None:
+        self.glob = glob
         self.access = access
 
     def __bytes__(self) -> bytes:
@@ -66,7 +68,7 @@ class Selector:
         self.all_keys = False
         self.all_channels = False
         self.keys: list[KeyPattern] = []
-        self.channels: list[bytes] = []
+        self.channels: list[Glob] = []
         self.rules: list[bytes] = []  # about commands: `+xadd`, `-@dangerous`, `+config|get`
         self._denied: set[bytes] = set()  # full names, when the base is all
         self._allowed: set[bytes] = set()  # full names, when the base is none
@@ -75,7 +77,7 @@ class Selector:
     def copy(self) -> Selector:
         new = Selector()
         new.all_commands, new.all_keys, new.all_channels = self.all_commands, self.all_keys, self.all_channels
-        new.keys = [KeyPattern(each.glob.pattern, each.access) for each in self.keys]
+        new.keys = [KeyPattern(each.glob, each.access) for each in self.keys]
         new.channels = list(self.channels)
         new.rules = list(self.rules)
         new._denied, new._allowed = set(self._denied), set(self._allowed)
@@ -158,8 +160,8 @@ class Selector:
     def allows_channel(self, channel: bytes, *, is_pattern: bool = False) -> bool:
         """A pattern to subscribe to must be one of the selector's own."""
         if self.all_channels or is_pattern:
-            return self.all_channels or channel in self.channels
-        return any(Glob(each).matches(channel) for each in self.channels)
+            return self.all_channels or any(each.pattern == channel for each in self.channels)
+        return any(each.matches(channel) for each in self.channels)
 
     # -- showing -------------------------------------------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class Selector:
 
     @property
     def channels_text(self) -> bytes:
-        return b"&*" if self.all_channels else b" ".join(b"&" + each for each in self.channels)
+        return b"&*" if self.all_channels else b" ".join(b"&" + each.pattern for each in self.channels)
 
     def __bytes__(self) -> bytes:
         """The rules that make it, as ACL LIST and files have them."""
@@ -183,20 +185,21 @@ class Selector:
         return b" ".join(part for part in (self.keys_text, channels, self.commands_text) if part)
 
 
-def _used_keys(command: Command, words: list[bytes]) -> list[tuple[int, bytes, int]]:
-    """-> position, key, and the access that is needed, for each key of a request.
+def _used_keys(command: Command, words: list[bytes]) -> Iterator[tuple[int, bytes, int]]:
+    """-> position, key, and the access that is needed, for each key of a request, one after the other.
 
     A request whose keys cannot be found has none: the command itself refuses it.
     """
-    found = []
     if has_keys(command):
         accesses = [sum({_NEEDS.get(flag, 0) for flag in flags}) for flags in key_accesses(command)]
         try:
             places = range(*key_positions(command, words).indices(len(words)))
         except CommandError:
-            return []
-        found = [(place, words[place], accesses[min(n, len(accesses) - 1)]) for n, place in enumerate(places)]
-    return found + [(place, words[place], WRITE) for place in further_keys(command, words)]
+            return
+        for place, access in zip(places, chain(accesses, repeat(accesses[-1])), strict=False):
+            yield place, words[place], access
+    for place in further_keys(command, words):
+        yield place, words[place], WRITE
 
 
 def commands_of(category: bytes) -> list[Command] | None:

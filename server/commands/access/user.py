@@ -6,7 +6,7 @@ import hmac
 import re
 from typing import Final
 
-from riverbed.server.commands.access.rules import NO_SUCH_PASSWORD, NOT_A_HASH, RuleError, change, hash_of
+from riverbed.server.commands.access.rules import NO_SUCH_PASSWORD, NOT_A_HASH, SYNTAX, RuleError, change, hash_of
 from riverbed.server.commands.access.selector import Denial, Selector
 from riverbed.server.commands.table import Command
 
@@ -73,6 +73,8 @@ class User:
             selector = Selector()
             selector.all_channels = sees_all_channels
             for each in rule[1:-1].split():
+                if each.endswith(b")"):  # Redis takes it, and cannot read the line that it shows
+                    raise RuleError(SYNTAX)
                 change(selector, each)
             self.selectors.append(selector)
         else:

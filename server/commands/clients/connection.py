@@ -125,6 +125,7 @@ def _greet(request: Request) -> Work:
     args = Args(request.argv)
     resp = session.resp
     user = session.user if session.authenticated else None
+    login: tuple[bytes, bytes] | None = None
     name: bytes | None = None
     slice_end = _WORDS_A_SLICE
     if args:
@@ -134,10 +135,10 @@ def _greet(request: Request) -> Work:
     while args:
         option = args.take()
         if option.upper() == b"AUTH" and len(args) >= 2:
-            user_name, password = args.take(), args.take()
-            user = request.context.users.log_in(user_name, password)
+            login = args.take(), args.take()
+            user = request.context.users.log_in(*login)
             if user is None:
-                return _refuse_password(request, user_name)
+                return _refuse_password(request, login[0])
         elif option.upper() == b"SETNAME" and args:
             name = args.take()
             if len(name) > MAX_NAME_BYTES:
@@ -149,6 +150,10 @@ def _greet(request: Request) -> Work:
         if args.position >= slice_end:
             yield
             slice_end = args.position + _WORDS_A_SLICE
+    if login is not None and slice_end > _WORDS_A_SLICE:  # the user may have changed between slices
+        user = request.context.users.log_in(*login)
+        if user is None:
+            return _refuse_password(request, login[0])
     if user is None:
         raise CommandError(HELLO_NEEDS_AUTH)
     session.resp = resp

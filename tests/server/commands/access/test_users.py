@@ -231,6 +231,14 @@ def test_a_user_that_may_do_nothing_may_log_in_and_leave(server: RiverbedServer,
         assert client.ask("PING") == b"+PONG\r\n"
 
 
+@pytest.mark.parametrize(
+    "rule", ["+select|0\nuser evil on nopass ~* +@all", "+select|0\tx", "(~x) ~y)", "(+xlen) +xadd)"]
+)
+def test_no_rule_makes_lines_that_read_as_others(admin: RawClient, rule: str) -> None:
+    assert admin.ask("ACL", "SETUSER", "u", rule).startswith(b"-ERR Error in ACL SETUSER modifier '")
+    assert admin.ask("ACL", "GETUSER", "u") == b"$-1\r\n"
+
+
 # -- passwords ---------------------------------------------------------------------------------------------------------
 
 
@@ -386,6 +394,12 @@ def test_equal_refusals_are_one_entry_and_old_ones_go() -> None:
     assert _COMPARED < 20
     note(b"x" * 100_000, 200_000)
     assert len(denials.entries[0].what) < 2000  # a client chooses it
+
+
+def test_a_long_name_of_a_client_is_cut_in_the_entry() -> None:
+    denials = Denials()
+    denials.note(Reason.KEY, b"a", b"u", b"name=" + b"x" * 65536, 0, in_transaction=False, most=20)
+    assert len(denials.entries[0].client) == 4096
 
 
 def test_info_counts_refusals_by_reason(server: RiverbedServer, admin: RawClient) -> None:
