@@ -41,7 +41,7 @@ _NULL: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
 # Entries to a slice: 1.5 us each when they are new, 5 when they change hands.  Streams to a slice: 5 us each.
 _SLICE_ENTRIES = 1000
 _SLICE_HISTORY = 300
-_MAX_TAKEN_OVER: Final = 1000
+_MAX_TAKEN_OVER = 1000
 _SLICE_KEYS = 200
 _UNLIMITED: Final = 1 << 62
 # Entries that are read before the reply is measured: a slice's worth of those that LMDB keeps within its pages.
