@@ -22,6 +22,7 @@ __all__ = [
     "short_text",
     "shown",
     "shown_key_bytes",
+    "value_bytes",
     "value_text",
 ]
 
@@ -68,7 +69,12 @@ def key_values(name: str, data: bytes) -> dict[str, str]:
         return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def value_text(values: Mapping[str, Any], name: str) -> str:
-    """A value that `key_values` stored in `values`, as `name_text` shows it."""
+def value_bytes(values: Mapping[str, Any], name: str) -> bytes:
+    """A value that `key_values` stored in `values`; empty for None."""
     coded = values.get(f"{name}_base64")
-    return name_text(values[name].encode() if coded is None else base64.b64decode(coded))
+    return (values[name] or "").encode() if coded is None else base64.b64decode(coded)
+
+
+def value_text(values: Mapping[str, Any], name: str) -> str:
+    """The same as `name_text` shows it."""
+    return name_text(value_bytes(values, name))

@@ -6,6 +6,7 @@ its style, draws its charts with boxes and lines, and can neither run nor fetch 
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,11 @@ from typing import Any, Final
 from riverbed.tools.console.keytext import value_text
 
 _COLOURS: Final = ("#2f6fab", "#e0913a", "#c0392b", "#7d8b99", "#4f9d69", "#8e63a9")
-_END_OF_TIME_MS: Final = 253_402_300_800_000  # the year 10000
+# IDs outside of these are not times, or are too far away for the same chart.
+MIN_TIME_MS: Final = 946_684_800_000  # 2000-01-01
+END_OF_TIME_MS: Final = 253_402_300_800_000  # the year 10000
+# From this ratio of the longest bar to the shortest on, the shorter ones would not be visible.
+_LOGARITHMIC_FROM: Final = 100
 
 Row = Mapping[str, Any]
 
@@ -25,7 +30,8 @@ Row = Mapping[str, Any]
 class Column:
     """`show` makes the text of a cell from its row.
 
-    `kind` is a class of the style: a "number" is right-aligned, a "name" is monospaced, an "id" is never broken.
+    `kind` is a class of the style: a "number" is right-aligned, a "name" is monospaced, an "id" is broken only
+    where it has a line end, a "payload" has more room, and a click selects the whole of a "command".
     """
 
     title: str
@@ -44,7 +50,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A chart with a bar for each label: the parts in a row, and a text at the end."""
+    """A chart with a bar for each label: the parts in a row, and a text at the end.
+
+    Where the bars differ by powers of ten, their lengths are logarithmic, and the chart says so.
+    """
 
     title: str
     labels: Sequence[str]
@@ -63,21 +72,23 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A main figure.  `is_bad`: it shows a problem."""
+    """A main figure.  `anchor`: the section that it leads to.  `is_bad`: it shows a problem."""
 
     title: str
     value: str
+    anchor: str = ""
     is_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section; `text` is above charts and table."""
+    """A section; `text` is above charts and table, and cards lead to `anchor`."""
 
     title: str
     text: str = ""
     charts: Sequence[Bars | Lines] = ()
     table: Table | None = None
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,7 @@ def stream_text(row: Row) -> str:
 
 def moment_text(ms: int) -> str:
     """A moment to the second, UTC; the number itself outside the years 1970 to 9999."""
-    if not 0 <= ms < _END_OF_TIME_MS:
+    if not 0 <= ms < END_OF_TIME_MS:
         return f"{ms} ms"
     return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -111,20 +122,23 @@ def moment_text(ms: int) -> str:
 def html_page(page: Page) -> str:
     """The text of the HTML file."""
     facts = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in page.facts.items())
-    cards = (
-        f'<div class="card{" bad" * card.is_bad}"><b>{escape(card.value)}</b><span>{escape(card.title)}</span></div>'
-        for card in page.cards
-    )
     return _PAGE.substitute(
         title=escape(page.title),
         facts="\n".join(facts),
-        cards="\n".join(cards),
+        cards="\n".join(map(_card, page.cards)),
         sections="\n".join(line for section in page.sections for line in _section(section)),
     )
 
 
+def _card(card: Card) -> str:
+    content = f"<b>{escape(card.value)}</b><span>{escape(card.title)}</span>"
+    name = f'class="card{" bad" * card.is_bad}"'
+    return f'<a {name} href="#{escape(card.anchor)}">{content}</a>' if card.anchor else f"<div {name}>{content}</div>"
+
+
 def _section(section: Section) -> Iterator[str]:
-    yield f"<section><h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>"
+    place = f' id="{escape(section.anchor)}"' if section.anchor else ""
+    yield f"<section{place}><h2>{escape(section.title)}</h2><p>{escape(section.text)}</p>"
     yield '<div class="charts">'
     for chart in section.charts:
         content = _bars(chart) if isinstance(chart, Bars) else _lines(chart)
@@ -150,17 +164,21 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _bars(chart: Bars) -> str:
-    longest = max(map(sum, zip(*chart.parts.values(), strict=True)), default=0) or 1
+    sums = [sum(values) for values in zip(*chart.parts.values(), strict=True)]
+    longest = max(sums, default=0) or 1
+    is_logarithmic = longest >= _LOGARITHMIC_FROM * min(filter(None, sums), default=1)
     cells = []
     for place, (label, text) in enumerate(zip(chart.labels, chart.texts, strict=True)):
+        length = math.log1p(sums[place]) / math.log1p(longest) if is_logarithmic else sums[place] / longest
         parts = (
-            f'<span style="width:{100 * values[place] / longest:.2f}%;background:{colour}"></span>'
+            f'<span style="width:{100 * length * values[place] / (sums[place] or 1):.2f}%;background:{colour}"></span>'
             for colour, values in zip(_COLOURS, chart.parts.values(), strict=False)
         )
         name = escape(label)
         cells.append(f'<span title="{name}">{name}</span><span class="bar">{"".join(parts)}</span>')
         cells.append(f"<span>{escape(text)}</span>")
-    return f'{_legend(chart.parts)}<div class="bars">{"".join(cells)}</div>'
+    scale = '<p class="more">Lengths are logarithmic.</p>' * is_logarithmic
+    return f'{_legend(chart.parts)}<div class="bars">{"".join(cells)}</div>{scale}'
 
 
 def _lines(chart: Lines) -> str:
@@ -224,6 +242,8 @@ p { margin: .2rem 0 .8rem; color: var(--dim); max-width: 60rem; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: .7rem 1rem; }
 .card b { display: block; font-size: 1.5rem; font-weight: 600; font-variant-numeric: tabular-nums; }
 .card span { color: var(--dim); font-size: .85rem; }
+a.card { color: inherit; text-decoration: none; }
+a.card:hover, a.card:focus-visible { border-color: var(--dim); }
 .card.bad { background: var(--badback); border-color: var(--bad); }
 .card.bad b { color: var(--bad); }
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1rem;
@@ -245,9 +265,11 @@ table { border-collapse: collapse; width: 100%; font-size: .88rem; }
 th, td { text-align: left; padding: .4rem .65rem; vertical-align: top; border-top: 1px solid var(--line); }
 thead th { border-top: 0; color: var(--dim); font-weight: 600; white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.name, td.id { font-family: ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; }
+td.command { user-select: all; overflow-wrap: anywhere; min-width: 14rem; }
+td.payload { overflow-wrap: anywhere; min-width: 16rem; }
+td.name, td.id, td.command, td.payload { font-family: ui-monospace, "SF Mono", Menlo, "DejaVu Sans Mono", monospace; }
 td.name { overflow-wrap: anywhere; min-width: 7rem; }
-td.id { white-space: nowrap; }
+td.id { white-space: pre; }
 .more { font-size: .85rem; }
 </style>
 </head>

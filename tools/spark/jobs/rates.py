@@ -23,6 +23,7 @@ from riverbed.tools.spark.jobs.command import Frozen, Job, find_snapshot, runnin
 from riverbed.tools.spark.jobs.launch import Launch
 from riverbed.tools.spark.jobs.outdir import new_reports, print_report_path, write_reports
 from riverbed.tools.spark.jobs.page import (
+    MIN_TIME_MS,
     Bars,
     Card,
     Column,
@@ -47,8 +48,6 @@ _MINUTES_NAME: Final = "minutes.jsonl"
 _POINTS: Final = 240  # of a line in a chart
 _LINES: Final = 5
 _BARS: Final = 12
-# Smaller IDs are not times, or are too old for the same chart.
-_MIN_TIME_MS: Final = 946_684_800_000  # 2000-01-01
 
 _Report = Mapping[str, Any]
 
@@ -199,7 +198,7 @@ class _Counting:
 
     def lines(self, report: _Report) -> list[Lines]:
         """Charts of entries a minute (the largest streams, all streams) and bytes a minute.  None without times."""
-        timed = self._minutes.where(fn.col("minute") >= _MIN_TIME_MS // _MINUTE_MS)
+        timed = self._minutes.where(fn.col("minute") >= MIN_TIME_MS // _MINUTE_MS)
         [span] = timed.agg(fn.min("minute").alias("first"), fn.max("minute").alias("last")).collect()
         if span.first is None:
             return []

@@ -6,13 +6,15 @@ are not.  Every list is cut at `Limits.shown`; totals count everything.  This mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from riverbed.store.ids import MAX_ID, StreamID, id_text, parse_id
 from riverbed.store.snapshot.reader import StreamSummary
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import key_values
+from riverbed.tools.spark.jobs.audit.costs import ranked_costs
+from riverbed.tools.spark.jobs.audit.payloads import Entry, payloads
 from riverbed.tools.spark.jobs.audit.pending import (
     AGES,
     DELIVERIES,
@@ -22,6 +24,7 @@ from riverbed.tools.spark.jobs.audit.pending import (
     Limits,
     Pending,
     PendingEntries,
+    Trouble,
     Work,
 )
 from riverbed.tools.spark.jobs.command import Frozen, Job
@@ -55,7 +58,11 @@ def audit_snapshot(
     pending = PendingEntries(job, frozen, limits, options)
     held = pending.held()
     totals = {kind: sum(each.counts[kind] for each in held) for kind in Kind}
-    worst = {kind.value: [_message(each) for each in pending.worst(kind)] if totals[kind] else [] for kind in _PROBLEMS}
+    there = [kind for kind in _PROBLEMS if totals[kind]]
+    worst = {
+        kind.value: [_message(each) for each in pending.worst(kind)] if kind in there else [] for kind in _PROBLEMS
+    }
+    troubles = {kind: pending.troubles(kind) if kind in there else [] for kind in _PROBLEMS}
     ages, deliveries = pending.spread()
     since: Row = {}
     work: dict[Whose, Work] | None = None
@@ -76,8 +83,11 @@ def audit_snapshot(
     job.step("finding the groups that hold streams back")
     with_groups, streams, entries = _streams(frozen, {(name.db, name.key) for name, _, _ in groups}, options)
     pins = find_pins(job, frozen, with_groups, list(_needs(groups, held, with_groups)), limits.shown)
+    job.step("reading the first entries of what is wrong")
+    firsts = [((each.group.db, each.group.key), each.first_id) for kind in there for each in troubles[kind]]
+    texts = payloads(frozen, firsts)
     manifest = frozen.snapshot.manifest
-    return {
+    report = {
         "snapshot": frozen.path,
         "offset": manifest.offset,
         "time_ms": manifest.time_ms,
@@ -96,12 +106,14 @@ def audit_snapshot(
         "pending_by_age": _spread(ages, AGES),
         "pending_by_deliveries": _spread(deliveries, DELIVERIES),
         **worst,
+        **{f"{kind.value}_by_consumer": [_sum_row(each, texts) for each in troubles[kind]] for kind in _PROBLEMS},
         "idle_consumers": idle[: limits.shown],
         "unread_groups": unread[: limits.shown],
         "pins": [_pin(pin) for pin in pins],
         "groups": [row for _, _, row in groups[: limits.shown]],
         "consumers": [row for _, row in members[: limits.shown]],
     }
+    return report | {"costs": ranked_costs(report, limits.shown)}
 
 
 def _since(earlier: Frozen, frozen: Frozen) -> Row:
@@ -133,6 +145,19 @@ def _consumer(name: bytes | None) -> Row:
 def _message(each: Pending) -> Row:
     values = {"id": each.entry_id, "deliveries": each.deliveries, "idle_ms": each.idle_ms}
     return {**_whose(each.group), **_consumer(each.consumer), **values}
+
+
+def _sum_row(each: Trouble, texts: Mapping[Entry, str]) -> Row:
+    return {
+        **_whose(each.group),
+        **_consumer(each.consumer),
+        "entries": each.entries,
+        "deliveries": each.deliveries,
+        "most_deliveries": each.most_deliveries,
+        "idle_ms": each.idle_ms,
+        "first_id": id_text(each.first_id).decode(),
+        "payload": texts.get(((each.group.db, each.group.key), each.first_id)),  # None: there is no such entry
+    }
 
 
 def _pin(pin: Pin) -> Row:

@@ -85,6 +85,18 @@ class Pending(NamedTuple):
     idle_ms: int | None
 
 
+class Trouble(NamedTuple):
+    """The entries of one kind that one consumer of a group holds.  Consumer None: those that belong to no consumer."""
+
+    group: GroupName
+    consumer: bytes | None
+    entries: int
+    deliveries: int  # of all of them together
+    most_deliveries: int  # of one of them
+    idle_ms: int | None  # the longest
+    first_id: StreamID
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """The pending entries of one consumer of a group.  Consumer None: the entries that belong to no consumer."""
@@ -121,12 +133,7 @@ class PendingEntries:
     def held(self) -> list[Held]:
         """The pending entries, summed up by consumer."""
         here = fn.col("entry_exists")
-        order = fn.struct(
-            fn.coalesce("ms", fn.lit(_MOST)).alias("ms"),
-            fn.coalesce("seq", fn.lit(_MOST)).alias("seq"),
-            "id",
-            "idle_ms",
-        )
+        order = fn.struct(*_in_order(), "idle_ms")
         counts = [fn.count_if(fn.col("kind") == kind.value).alias(kind.name) for kind in Kind]
         rows = self._rows.groupBy(*_WHOSE).agg(
             *counts,
@@ -145,6 +152,23 @@ class PendingEntries:
             Pending(_group(row), _bytes(row.consumer_binary), row.id, row.deliveries, row.idle_ms)
             for row in rows.collect()
         ]
+
+    def troubles(self, kind: Kind) -> list[Trouble]:
+        """The entries of a kind, summed up by consumer: the first `shown`, those that cost most first.
+
+        Each further delivery of a poison entry is work done for nothing; of other kinds each entry is a cost.
+        """
+        columns = [
+            fn.count(fn.lit(1)).alias("entries"),
+            fn.sum("deliveries").alias("together"),
+            fn.max("deliveries").alias("most"),
+            fn.max("idle_ms").alias("oldest"),
+            fn.min(fn.struct(*_in_order())).alias("first"),
+        ]
+        cost = "together" if kind is Kind.POISON else "entries"
+        order = [fn.col(cost).desc(), fn.col("oldest").desc_nulls_last(), *map(fn.col, _WHOSE)]
+        rows = self._rows.where(fn.col("kind") == kind.value).groupBy(*_WHOSE).agg(*columns).orderBy(*order)
+        return [_trouble(row) for row in rows.limit(self._limits.shown).collect()]
 
     def spread(self) -> tuple[dict[Kind, list[int]], dict[Kind, list[int]]]:
         """For each kind, the number of entries in each bin of AGES, and in each bin of DELIVERIES."""
@@ -200,6 +224,11 @@ def _kind(limits: Limits) -> Column:
     )
 
 
+def _in_order() -> list[Column]:
+    """The columns by which IDs are ordered, and the ID."""
+    return [*(fn.coalesce(name, fn.lit(_MOST)).alias(name) for name in ("ms", "seq")), fn.col("id")]
+
+
 def _bin(column: Column, bins: tuple[tuple[int | None, str], ...]) -> Column:
     """The index of the bin that a value is in; null stays null."""
     number: Column | None = None
@@ -220,6 +249,20 @@ def _held(row: Any) -> Held:
         row.recent,
         None if needed is None else parse_id(needed.id.encode()),
         None if needed is None else needed.idle_ms,
+    )
+
+
+def _trouble(row: Any) -> Trouble:
+    first_id = parse_id(row.first.id.encode())
+    assert first_id is not None
+    return Trouble(
+        _group(row),
+        _bytes(row.consumer_binary),
+        row.entries,
+        row.together,
+        row.most,
+        row.oldest,
+        first_id,
     )
 
 

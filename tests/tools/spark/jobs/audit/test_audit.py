@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from riverbed.store.format.text import split_words
 from riverbed.tools.spark.jobs.page import Bars, Card, Column, Lines, Page, Row, Section, Table, html_page
+from tests.support.servers import RiverbedServer
 from tests.tools.spark.group_session import HOSTILE, Session, play
 from tests.tools.spark.jobruns import report, run
 
@@ -70,20 +73,59 @@ def test_groups_tell_what_holds_the_stream_and_what_was_done_since(
     assert (members["truck-1"]["taken_since"], members["truck-2"]["settled_since"]) == (2, 0)
 
 
+def test_entries_are_summed_up_by_consumer_with_what_the_first_one_holds(
+    audited: tuple[dict[str, Any], Path], session: Session
+) -> None:
+    found, _ = audited
+    names = ("group", "consumer", "entries", "most_deliveries", "payload")
+
+    assert [[each[name] for name in names] for each in found["stuck_by_consumer"]] == [
+        ["billing", "dead-1", 3, 1, "n=7"],
+        ["billing", "dead-2", 2, 1, "n=18"],
+        ["shipping", "truck-2", 2, 1, "n=50"],
+    ]
+    assert [[each[name] for name in names] for each in found["poison_by_consumer"]] == [
+        ["billing", "victim-4", 1, 7, "n=6"]
+    ]
+    assert [[each[name] for name in names] for each in found["orphaned_by_consumer"]] == [
+        ["billing", "dead-2", 2, 1, None]
+    ]
+    firsts = {each["consumer"]: each["first_id"] for each in found["stuck_by_consumer"]}
+    assert firsts["dead-1"] == min(entry_id for _, name, entry_id in session.stuck if name == "dead-1")
+
+
+def test_what_costs_most_comes_first_with_a_command_that_real_servers_take(
+    audited: tuple[dict[str, Any], Path], session: Session, tmp_path: Path
+) -> None:
+    found, _ = audited
+    costs = [(each["problem"], each["group"], each["consumer"], each["cost"]) for each in found["costs"]]
+    shutil.copytree(session.directory, tmp_path / "data")
+
+    with RiverbedServer(tmp_path / "data", tmp_path) as server, server.client() as client:
+        replies = [client.ask(*split_words(each["command"].encode())) for each in found["costs"]]
+        summary = client.tree("XPENDING", "orders", "billing")
+
+    assert costs[0] == ("group that is not read", "forgotten", None, 58)
+    assert costs[1][:3] == ("poison", "billing", "victim-4")
+    assert [cost for *_, cost in costs] == sorted((cost for *_, cost in costs), reverse=True)
+    assert not [reply for reply in replies if reply.startswith(b"-")]
+    assert b"rescue" in str(summary).encode()
+
+
 def test_the_page_is_one_file_and_runs_nothing(audited: tuple[dict[str, Any], Path]) -> None:
     _, out = audited
     page = (out / "audit.html").read_text()
 
     assert HOSTILE[0].decode() not in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert not re.search(r"<script|<i>|javascript:|<link|<img|@import|url\(|src=|href=", page)
+    assert not re.search(r"<script|<i>|javascript:|<link|<img|@import|url\(|src=|href=\"[^#]", page)
     assert "<h1>Audit of now</h1>" in page
 
 
 def test_the_page_shows_what_the_report_says(audited: tuple[dict[str, Any], Path]) -> None:
     found, out = audited
     page = (out / "audit.html").read_text()
-    cards = {title: int(value) for value, title in re.findall(r'<div class="card[^>]*><b>(\d+)</b><span>([^<]*)', page)}
+    cards = {title: int(value) for value, title in re.findall(r'class="card[^>]*><b>(\d+)</b><span>([^<]*)', page)}
 
     assert cards == {
         "poison entries": found["pending"]["poison"],
@@ -93,8 +135,9 @@ def test_the_page_shows_what_the_report_says(audited: tuple[dict[str, Any], Path
         "groups that are not read": len(found["unread_groups"]),
         "pending entries": sum(found["pending"].values()),
     }
-    lists = ("poison", "stuck", "orphaned", "idle_consumers", "unread_groups", "pins", "groups", "consumers")
-    assert page.count("<tr><td") == sum(len(found[name]) for name in lists)
+    lists = ("costs", "idle_consumers", "unread_groups", "pins", "groups", "consumers")
+    kinds = ("poison_by_consumer", "stuck_by_consumer", "orphaned_by_consumer")
+    assert page.count("<tr><td") == sum(len(found[name]) for name in lists + kinds)
     assert re.findall("<figcaption>([^<]*)", page) == [
         "Time since delivery",
         "Deliveries",
@@ -169,7 +212,9 @@ def page_about(names: list[str]) -> str:
     columns = [Column(name, lambda row: str(row["name"]), kind) for name in names for kind in ("name", "id", "number")]
     rows: list[Row] = [{"name": name} for name in names]
     section = Section(names[0], names[3], charts, Table(columns, rows, names[3]))
-    return html_page(Page(names[0], {name: name for name in names}, [Card(names[0], names[1], True)], [section]))
+    return html_page(
+        Page(names[0], {name: name for name in names}, [Card(names[0], names[1], "a", is_bad=True)], [section])
+    )
 
 
 class Elements(HTMLParser):
@@ -211,3 +256,24 @@ def test_bars_are_as_long_as_their_values() -> None:
     page = html_page(Page("t", {}, [], [Section("s", "", [bars])]))
 
     assert re.findall(r"width:([0-9.]+)%;background", page) == ["25.00", "50.00", "100.00", "0.00"]
+
+
+def test_bars_that_differ_by_powers_of_ten_are_logarithmic_and_say_so() -> None:
+    near, far = (
+        html_page(Page("t", {}, [], [Section("s", "", [Bars("b", ["x", "y"], {"n": values}, ["", ""])])]))
+        for values in ([2, 100], [9, 999_999])
+    )
+
+    assert re.findall(r"width:([0-9.]+)%;background", near) == ["2.00", "100.00"]
+    assert re.findall(r"width:([0-9.]+)%;background", far) == ["16.67", "100.00"]
+    assert ("logarithmic" in near, "logarithmic" in far) == (False, True)
+
+
+def test_cards_lead_to_the_sections_that_they_count(audited: tuple[dict[str, Any], Path]) -> None:
+    _, out = audited
+    page = (out / "audit.html").read_text()
+
+    anchors = re.findall(r'href="#([^"]*)"', page)
+
+    assert len(anchors) == 6
+    assert all(page.count(f'<section id="{anchor}">') == 1 for anchor in anchors)
