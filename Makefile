@@ -5,19 +5,23 @@ PORT ?= 6379
 DATA ?= data
 ARGS ?=
 PYTEST_ARGS ?=
+SEEDS ?= 50
+FROM ?= 1
+SEED ?=
 BENCH_ARGS ?=
 REDIS_SOURCE ?=
 WHEELS ?= dist
 
 BIN := .venv/bin
 
-.PHONY: help run wheels test test-compiled redis-tests quick lint bench lock clean
+.PHONY: help run wheels test test-compiled simulate redis-tests quick lint bench lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
 	@echo "make wheels  a wheel in dist/ with compiled modules, for this system and this version of Python"
 	@echo "make test    linters, types, import contracts and every test, interpreted and compiled (PYTEST_ARGS='-k xadd')"
 	@echo "make test-compiled  every test with the wheel of compiled modules in the place of the sources"
+	@echo "make simulate  servers, clients and faults in virtual time (SEEDS=50, FROM=1, or one with SEED=)"
 	@echo "make redis-tests  Redis's own stream tests against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
 	@echo "make quick   linters, types, contracts, and the tests of the sources, without the slow ones and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
@@ -47,6 +51,9 @@ test-compiled: .venv/installed-test
 	rm -rf .venv-compiled
 	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
 	RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
+
+simulate: .venv/installed-test
+	$(BIN)/python -m tests.support.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM))
 
 redis-tests: .venv/installed-test
 	@test -n "$(REDIS_SOURCE)" || { echo "give the sources: make redis-tests REDIS_SOURCE=redis-7.0.15 (apt-get source redis)"; exit 1; }

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from riverbed.server.config.config import Config
+    from riverbed.store.disk.files import Files
     from riverbed.store.options import Clock
 
 log = logging.getLogger("riverbed")
@@ -50,7 +51,7 @@ class SystemClock:
     time = staticmethod(time.time)
 
 
-def open_server(config: Config, directory: Path, clock: Clock | None = None) -> Server:
+def open_server(config: Config, directory: Path, clock: Clock | None = None, files: Files | None = None) -> Server:
     """Open the store at `directory`; -> its server, which is to `load` the store.  Raises what `Engine.open` raises."""
     clock = clock or SystemClock()
     options = Options(
@@ -64,7 +65,7 @@ def open_server(config: Config, directory: Path, clock: Clock | None = None) -> 
         is_replica=config.replicaof is not None,
     )
     replayer = Replayer(int(clock.time() * 1000))
-    return Server(config, Engine(directory, options, replayer.execute, clock), clock)
+    return Server(config, Engine(directory, options, replayer.execute, clock, files), clock)
 
 
 class Server:

@@ -151,9 +151,19 @@ def keep_alive(sock: socket.socket, seconds: int) -> None:
 async def serve(config: Config) -> int:
     """Open, serve, stop; -> the process's exit status.  Raises what opening and binding raise."""
     addresses = Addresses(config)
-    loop = asyncio.get_running_loop()
     try:
         server = open_server(config, config.dir)
+    except BaseException:
+        addresses.close()
+        raise
+    return await serve_at(addresses, server)
+
+
+async def serve_at(addresses: Addresses, server: Server) -> int:
+    """As `serve`, for a server whose store is open and not loaded yet."""
+    config = server.context.config
+    loop = asyncio.get_running_loop()
+    try:
         loop.set_exception_handler(server.tasks.noticed)
         listener = Listener(config, server, addresses)
         server.stopping.close_listeners = listener.close

@@ -1,0 +1,283 @@
+"""One seed: machines and clients live through a plan of faults, everything comes to rest, and is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from riverbed.server.commands.replay import Replayer
+from riverbed.store.check import Check
+from riverbed.store.check.deep import DeepCheck
+from tests.support.faults.ledger import Contents, read_id
+from tests.support.simulation import clients
+from tests.support.simulation.checker import Final, GroupContents, judge
+from tests.support.simulation.client import Client, ErrorReply, Lost
+from tests.support.simulation.clients import Consumer, Producer, Watcher, Worker
+from tests.support.simulation.disk import Disk
+from tests.support.simulation.history import History
+from tests.support.simulation.loop import Scheduler, Stuck
+from tests.support.simulation.machine import Machine, quiet
+from tests.support.simulation.network import Network
+from tests.support.simulation.plan import Event, Plan, make_plan
+from tests.support.simulation.records import Records
+from tests.support.simulation.tables import Environments
+
+_SHM = Path("/dev/shm")
+_KINDS: list[type[Worker]] = [Producer, Producer, Watcher, Consumer, Consumer, Watcher]
+
+
+@dataclass
+class Outcome:
+    """What one run has shown."""
+
+    seed: int
+    history: History
+    plan: Plan
+    seconds: float = 0.0
+    error: str = ""
+    faults: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def violations(self) -> list[str]:
+        return self.history.violations
+
+
+def run_seed(seed: int, plan: Plan | None = None) -> Outcome:
+    """Run one seed, with its own plan or another one."""
+    quiet()
+    plan = plan or make_plan(seed)
+    folder = Path(tempfile.mkdtemp(prefix="riverbed-sim-", dir=_SHM if _SHM.is_dir() else None))
+    try:
+        world = World(seed, plan, folder)
+        with world.environments.in_place():
+            world.run()
+        return Outcome(seed, world.history, plan, world.scheduler.now)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class World:
+    """All machines and clients of one seed."""
+
+    def __init__(self, seed: int, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.scheduler = Scheduler(Random(f"{seed}/scheduler"))
+        self.network = Network(Random(f"{seed}/network"))
+        self.history = History(self.scheduler)
+        self.records = Records()
+        self.environments = Environments(self._disk_of)
+        self.loop = self.scheduler.loop("world")
+        self.loop.network = self.network
+        self.is_over = False
+        self.machines = [self._machine(name) for name in plan.machines]
+        self.primary = self.machines[0].name
+        self.workers: list[Worker] = []
+        for number, kind in enumerate(_KINDS[: plan.clients]):
+            name = f"{kind.__name__.lower()}{number}"
+            loop = self.scheduler.loop(name)
+            loop.network = self.network
+            self.workers.append(
+                kind(name, loop, Random(f"{seed}/{name}"), lambda: self.primary, self.records, self.history)
+            )
+            if isinstance(self.workers[-1], Consumer) and number % 3 == 0:
+                self.workers[-1].group = clients.GROUPS[1]
+
+    def _machine(self, name: str) -> Machine:
+        machine = Machine(
+            name, self.folder, self.scheduler, self.network, self.environments, self.history, self.plan.settings
+        )
+        machine.on_failed_start = self._failed_start
+        return machine
+
+    def machine(self, name: str) -> Machine:
+        return next(machine for machine in self.machines if machine.name == name)
+
+    def _disk_of(self, path: Path) -> Disk | None:
+        for machine in self.machines:
+            if path.is_relative_to(machine.disk.directory):
+                return machine.disk
+        return None
+
+    def _failed_start(self, machine: Machine, error: Exception) -> None:
+        self.history.violation(f"{machine.name} cannot start: {type(error).__name__}: {self._without_paths(error)}")
+        self.is_over = True
+
+    def _without_paths(self, error: Exception) -> str:
+        return str(error).replace(str(self.folder), "")
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        task = self.loop.start(self._live())
+        try:
+            self.scheduler.run(task)
+            task.result()
+        except Stuck as error:
+            self.history.violation(f"stuck: {error}")
+        for machine in self.machines:
+            if machine.is_running:
+                machine.kill()
+        while self.scheduler.later:
+            self.scheduler.later.pop(0)()
+
+    async def _live(self) -> None:
+        for machine in self.machines:
+            machine.start()
+        tasks = [worker._loop.start(worker.run()) for worker in self.workers]
+        keeper = self.loop.start(self._keep_running())
+        for event in self.plan.events:
+            await self._until(event.at_s)
+            if self.is_over:
+                break
+            self._cause(event)
+        await self._until(self.plan.seconds)
+        self.history.note("world", "no more faults")
+        self._heal()
+        await asyncio.sleep(2.0)
+        for worker in self.workers:
+            worker.is_over = True
+        await self._joined(tasks)
+        keeper.cancel()
+        if not self.is_over:
+            await self._judge()
+
+    async def _until(self, at_s: float) -> None:
+        left_s = at_s - self.scheduler.now
+        if left_s > 0 and not self.is_over:
+            await asyncio.sleep(left_s)
+
+    async def _joined(self, tasks: list[asyncio.Task[None]]) -> None:
+        for _ in range(200):
+            if all(task.done() for task in tasks):
+                break
+            await asyncio.sleep(0.1)
+        for task, worker in zip(tasks, self.workers, strict=True):
+            if not task.done():
+                self.history.violation(f"{worker.name} hangs")
+            elif task.exception() is not None:
+                raise RuntimeError(f"{worker.name} failed") from task.exception()
+
+    async def _keep_running(self) -> None:
+        """Start what has ended, after a while."""
+        random = Random(f"{self.plan.seed}/keeper")
+        while True:
+            await asyncio.sleep(random.uniform(0.02, 0.6))
+            for machine in self.machines:
+                if not machine.is_running and not self.is_over:
+                    machine.start()
+
+    def _heal(self) -> None:
+        self.network.join_all()
+        for machine in self.machines:
+            machine.disk.forgive()
+            machine.clock.ahead_s = max(machine.clock.ahead_s, 0.0)
+            if machine.loop is not None:
+                machine.loop.paused_until_s = 0.0
+
+    # -- faults --------------------------------------------------------------------------------------------------------
+
+    def _cause(self, event: Event) -> None:
+        machine = self.machine(event.machine)
+        if not machine.is_running:
+            return
+        self.history.fault(machine.name, event.kind, event.shown)
+        match event.kind:
+            case "kill":
+                machine.kill()
+            case "power cut":
+                machine.cut_power()
+            case "power cut at work":
+                machine.cut_power_after(event.number)
+            case "stop":
+                machine.send_signal(event.number)
+            case "pause":
+                machine.pause(event.seconds)
+            case "reset":
+                for worker in self.workers:
+                    self.network.cut(worker.name, machine.name)
+            case _:
+                raise AssertionError(event.kind)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def _judge(self) -> None:
+        """Read everything, stop, check what is on the disks, and judge."""
+        try:
+            client = await self._judges_client()
+            final = await self._read(client)
+            client.close()
+        except Lost:
+            self.history.violation(f"{self.primary} does not answer in the end")
+            return
+        for complaint in judge(self.records, final):
+            self.history.violation(complaint)
+        await self._stop_all()
+        for machine in self.machines:
+            self._check(machine)
+
+    async def _judges_client(self) -> Client:
+        for _ in range(100):
+            try:
+                client = await Client.connect(self.loop, self.primary)
+                if not isinstance(await client.ask("PING"), ErrorReply):
+                    return client
+            except Lost:
+                pass
+            await asyncio.sleep(0.1)
+        raise Lost
+
+    async def _read(self, client: Client) -> Final:
+        streams: dict[bytes, Contents] = {}
+        final = Final(streams)
+        for stream in (*clients.STREAMS, *clients.PAIRS, clients.CAPPED, clients.WATCHED, clients.QUEUE):
+            rows = await client.ask("XRANGE", stream, "-", "+")
+            info = await client.ask("XINFO", "STREAM", stream)
+            if isinstance(info, ErrorReply):
+                continue
+            found = dict(zip(info[::2], info[1::2], strict=True))
+            entries = [(read_id(entry_id), fields[1]) for entry_id, fields in rows]
+            streams[stream] = Contents(entries, found[b"entries-added"])
+            if found[b"length"] != len(entries):
+                self.history.violation(f"{stream!r} has {len(entries)} entries, and length {found[b'length']}")
+            if stream == clients.WATCHED:
+                final.links = [(read_id(entry_id), fields[3]) for entry_id, fields in rows]
+            if stream == clients.QUEUE:
+                final.queue = [entry_id for entry_id, _ in entries]
+                final.groups = await self._read_groups(client)
+        return final
+
+    async def _read_groups(self, client: Client) -> dict[bytes, GroupContents]:
+        groups = {}
+        for row in await client.ask("XINFO", "GROUPS", clients.QUEUE):
+            found: dict[bytes, Any] = dict(zip(row[::2], row[1::2], strict=True))
+            rows = await client.ask("XPENDING", clients.QUEUE, found[b"name"], "-", "+", 1_000_000)
+            pending = {read_id(entry_id): count for entry_id, _, _, count in rows}
+            if len(pending) != found[b"pending"]:
+                self.history.violation(f"{found[b'name']!r} has {len(pending)} pending, and says {found[b'pending']}")
+            groups[found[b"name"]] = GroupContents(pending, read_id(found[b"last-delivered-id"]))
+        return groups
+
+    async def _stop_all(self) -> None:
+        for machine in self.machines:
+            if machine.is_running:
+                machine.stop()
+        for _ in range(300):
+            if not any(machine.is_running for machine in self.machines):
+                return
+            await asyncio.sleep(0.1)
+        for machine in self.machines:
+            if machine.is_running:
+                self.history.violation(f"{machine.name} does not stop")
+                machine.kill()
+
+    def _check(self, machine: Machine) -> None:
+        directory = machine.disk.directory
+        deep = DeepCheck(Replayer().execute, self.folder)
+        for violation in Check(directory, deep_check=deep, is_held=True).violations():
+            self.history.violation(f"{machine.name}: {str(violation).replace(str(self.folder), '')}")

@@ -1,0 +1,125 @@
+"""Fifty seeds of the simulation, and the means by which it judges: those are tried with what is wrong first.
+
+`make simulate SEEDS=1000` runs more of them, `SEED=17` one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.faults.ledger import Add, Contents, EntryID, Fate
+from tests.support.servers import ROOT
+from tests.support.simulation.checker import Final, GroupContents, judge
+from tests.support.simulation.records import Ack, Count, Delivery, Records
+
+ONE, TWO, THREE = (1, 0), (2, 0), (3, 0)
+GROUP = b"g"
+
+
+def simulate(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.support.simulation", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ)
+
+
+def test_fifty_seeds_keep_every_promise() -> None:
+    done = simulate("--seeds", "50")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_seed_has_one_history(tmp_path: Path) -> None:
+    histories = []
+    for number in range(2):
+        path = tmp_path / str(number)
+        assert simulate("--seed", "7", "--history", str(path)).returncode == 0
+        histories.append(path.read_bytes())
+    assert histories[0] == histories[1]
+    assert len(histories[0]) > 100_000
+
+
+# -- the judge ---------------------------------------------------------------------------------------------------------
+
+
+def acknowledged(payload: bytes, entry_id: EntryID, asked_at: float, told_at: float) -> Add:
+    return Add(b"s", payload, fate=Fate.ACKNOWLEDGED, entry_id=entry_id, asked_at=asked_at, told_at=told_at)
+
+
+def complaints(records: Records, **final: object) -> list[str]:
+    found = Final({b"s": Contents((), 0)})
+    for name, value in final.items():
+        setattr(found, name, value)
+    return list(judge(records, found))
+
+
+def test_a_later_add_has_the_greater_id() -> None:
+    records = Records()
+    adds = [acknowledged(b"a", TWO, 1.0, 2.0), acknowledged(b"b", ONE, 3.0, 4.0)]
+    for number, add in enumerate(adds):
+        records.account(b"%d" % number).adds.append(add)
+        records.told.append(add)
+    there = {b"s": Contents(((ONE, b"b"), (TWO, b"a")), 2)}
+    assert any("greater ID" in line for line in complaints(records, streams=there))
+    adds[1].asked_at = 1.5
+    assert complaints(records, streams=there) == []
+
+
+def test_an_unknown_add_may_come_late() -> None:
+    records = Records()
+    account = records.account(b"p")
+    account.adds += [Add(b"s", b"a"), acknowledged(b"b", ONE, 1.0, 2.0)]
+    assert complaints(records, streams={b"s": Contents(((ONE, b"b"), (TWO, b"a")), 2)}) == []
+
+
+def test_a_watched_transaction_stands_behind_what_it_saw() -> None:
+    assert complaints(Records(), links=[(ONE, b"0-0"), (TWO, b""), (THREE, b"2-0")]) == []
+    assert any("WATCH" in line for line in complaints(Records(), links=[(ONE, b""), (TWO, b""), (THREE, b"1-0")]))
+
+
+def deliver(records: Records, *given: tuple[EntryID, bytes]) -> None:
+    records.deliveries += [Delivery(GROUP, consumer, entry_id, 1.0, None) for entry_id, consumer in given]
+
+
+def group(*pending: EntryID, last: EntryID = TWO) -> dict[bytes, GroupContents]:
+    return {GROUP: GroupContents(dict.fromkeys(pending, 1), last)}
+
+
+def test_an_entry_is_given_once() -> None:
+    records = Records()
+    deliver(records, (ONE, b"c"), (TWO, b"d"))
+    assert complaints(records, groups=group(ONE, TWO)) == []
+    deliver(records, (TWO, b"c"))
+    assert any("was given to b'd' and to b'c'" in line for line in complaints(records, groups=group(ONE, TWO)))
+
+
+def test_what_was_given_is_acknowledged_or_pending() -> None:
+    records = Records()
+    deliver(records, (ONE, b"c"), (TWO, b"c"))
+    ack = Ack(GROUP, ONE, 1.0)
+    records.acks.append(ack)
+    assert complaints(records, groups=group(ONE, TWO)) == []
+    assert complaints(records, groups=group(TWO)) == []
+    assert any("not acknowledged" in line for line in complaints(records, groups=group(ONE)))
+    ack.fate = Fate.ACKNOWLEDGED
+    assert any("was acknowledged, and is pending" in line for line in complaints(records, groups=group(ONE, TWO)))
+    assert any("stands at" in line for line in complaints(records, groups=group(TWO, last=ONE)))
+
+
+def test_nothing_is_pending_or_passed_over_that_was_not_given() -> None:
+    records = Records()
+    assert any("were not given" in line for line in complaints(records, groups=group(ONE)))
+    assert any("passed over" in line for line in complaints(records, groups=group(), queue=[ONE, TWO]))
+    records.lost_reads[GROUP] = 1
+    assert complaints(records, groups=group(ONE), queue=[ONE, TWO]) == []
+
+
+def test_counts_never_fall() -> None:
+    records = Records()
+    deliver(records, (ONE, b"c"))
+    records.counts += [Count(GROUP, ONE, 2, 1.0, 2.0, None), Count(GROUP, ONE, 1, 1.5, 2.5, None)]
+    lines = complaints(records, groups={GROUP: GroupContents({ONE: 2}, TWO)})
+    assert lines == []  # the second was asked for before the first was told
+    assert any("in the end" in line for line in complaints(records, groups=group(ONE)))
+    records.counts.append(Count(GROUP, ONE, 1, 3.0, 4.0, None))
+    assert any("and 1 later" in line for line in complaints(records, groups={GROUP: GroupContents({ONE: 2}, TWO)}))
