@@ -159,6 +159,8 @@ class FastPath:
                     if begun >= end:
                         self._hold_back(session, [*waiting])
                         break
+                    # It may have taken long, or have told the time: what follows must not be older.
+                    request.now_ms = now_ms = int(begun * 1000)
                     plain = self.commands if session.is_plain else _NOTHING
                     request.session = session
                     request.db = session.db

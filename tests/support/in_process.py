@@ -30,7 +30,7 @@ Words = list[bytes]
 class HandClock:
     """A clock that stands still until it is moved.  `set_back_ms` changes the time of day alone."""
 
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+    def __init__(self, now_ms: float = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
         self.set_back_ms = 0
 
@@ -39,6 +39,16 @@ class HandClock:
 
     def monotonic(self) -> float:
         return self.now_ms / 1000
+
+
+class PassingClock(HandClock):
+    """A clock on which `step_ms` pass before each look at it."""
+
+    step_ms: float = 1
+
+    def time(self) -> float:
+        self.now_ms += self.step_ms
+        return super().time()
 
 
 class Product:

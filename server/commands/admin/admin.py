@@ -35,6 +35,7 @@ MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 def time(request: Request) -> Reply:
     """TIME -> unix seconds, microseconds of the second."""
     now_us = int(request.context.clock.time() * 1_000_000)
+    request.now_ms = now_us // 1000  # what follows in a pipeline must not be older
     return (Settled(encode([b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)], 2)),)
 
 

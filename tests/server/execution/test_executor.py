@@ -21,7 +21,7 @@ from riverbed.server.protocol.replies import Reply
 from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
 from tests.conftest import StartRiverbed
-from tests.support.in_process import HandClock
+from tests.support.in_process import HandClock, PassingClock
 from tests.support.raw import Node, encode, parse
 from tests.support.read_log import LogTail, logged_batches
 from tests.support.servers import RiverbedServer
@@ -42,6 +42,14 @@ def added(entry_id: str) -> bytes:
 
 def bulk(reply: bytes) -> bytes:
     return parse(reply).text
+
+
+def milliseconds(reply: Node) -> int:
+    """The time that a reply of TIME, or of XADD, tells."""
+    if reply.children is None:
+        return int(reply.text.partition(b"-")[0])
+    seconds, microseconds = reply.children
+    return int(seconds.text) * 1000 + int(microseconds.text) // 1000
 
 
 # -- group commit ------------------------------------------------------------------------------------------------------
@@ -96,6 +104,25 @@ def test_a_tick_that_only_reads_touches_no_file(tmp_path: Path) -> None:
         before = len(ticks.files.operations)
         await ticks.ask(client, "XLEN s", "XRANGE s - +", "PING", "XADD s 1-1 f v", "XDEL s 9-9", "XTRIM s MAXLEN 5")
         assert len(ticks.files.operations) == before
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_command_of_a_pipeline_is_not_older_than_the_time_that_was_told_before_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        clock = PassingClock()
+        clock.step_ms = 0.3  # so that all is one tick
+        ticks = Ticks(tmp_path, clock=clock)
+        client = ticks.connect()
+        client.send(
+            "TIME", "XADD s * f v", "XADD t * f v", "TIME", "XADD s * f v", "MULTI", "TIME", "EXEC", "XADD s * f v"
+        )
+        await ticks.settle()
+        replies = [parse(reply) for reply in client.replies() if reply not in (OK, QUEUED)]
+        told = [milliseconds(reply.children[0] if len(reply.children or ()) == 1 else reply) for reply in replies]
+        assert len(told) == 7
+        assert told == sorted(told)
         ticks.close()
 
     in_loop(body())

@@ -7,20 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.in_process import HandClock
+from tests.support.in_process import HandClock, PassingClock
 from tests.support.ticks import Ticks, in_loop
 
 _TICK = 8  # requests
-
-
-class PassingClock(HandClock):
-    """So much passes between two looks at it."""
-
-    step_ms = 0
-
-    def time(self) -> float:
-        self.now_ms += self.step_ms
-        return super().time()
 
 
 def short_ticks(directory: Path, clock: HandClock | None = None, **settings: object) -> Ticks:
@@ -117,6 +107,7 @@ def test_bytes_without_a_whole_request_take_the_time_of_a_tick_as_well(
 ) -> None:
     async def body() -> None:
         clock = PassingClock()
+        clock.step_ms = 0
         ticks = short_ticks(tmp_path / "d", clock, requirepass=password)
         crowd = [ticks.connect() for _ in range(50)]
         late = ticks.connect()

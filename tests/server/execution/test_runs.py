@@ -24,7 +24,7 @@ from riverbed.server.protocol.replies import Reply
 from riverbed.store.databases import lent
 from riverbed.store.tables.environment import TABLES
 from riverbed.store.wire import Run
-from tests.support.in_process import HandClock
+from tests.support.in_process import PassingClock
 from tests.support.ticks import Ticks, in_loop
 
 MS = 1_700_000_000_000
@@ -392,17 +392,9 @@ def test_each_entry_counts_as_a_request_of_its_tick(tmp_path: Path) -> None:
         assert len(replies) == 100
 
 
-class Walking(HandClock):
-    """A clock that moves whenever somebody looks at it."""
-
-    def time(self) -> float:
-        self.now_ms += 1
-        return super().time()
-
-
 def test_what_a_tick_has_no_time_for_waits_for_the_next_as_it_came(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path, clock=Walking())
+        ticks = Ticks(tmp_path, clock=PassingClock())
         clients = [ticks.connect() for _ in range(3)]
         kept = []
         for client in clients:
@@ -443,7 +435,7 @@ def test_a_run_that_waits_is_counted_for_its_client(tmp_path: Path) -> None:
 
 def test_a_slow_run_is_in_the_slow_log_with_the_words_of_its_last_request(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path, clock=Walking(), slowlog_log_slower_than=1)
+        ticks = Ticks(tmp_path, clock=PassingClock(), slowlog_log_slower_than=1)
         client = ticks.connect()
         await ticks.ask(client, *["XADD s * f v"] * 3)
         [told] = await ticks.ask(client, "SLOWLOG GET 1")
