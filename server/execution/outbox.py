@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Outbox:
     def release(self, ran: list[Session]) -> None:
         """Send the replies of these sessions, and attend to the sessions that need more than that."""
         late = self._late
-        clock = time.perf_counter
+        clock = self._monotonic
         end = clock() + self.turn_s
         is_over = False
         needy: list[Session] = []
@@ -120,10 +119,10 @@ class Outbox:
 
     def _drain(self) -> None:
         self._drain_due = False
-        end = time.perf_counter() + self.turn_s
+        end = self._monotonic() + self.turn_s
         while self._late:
             self._send_one()
-            if time.perf_counter() >= end:
+            if self._monotonic() >= end:
                 break
         if self._late:
             self._want_drain()
@@ -144,7 +143,7 @@ class Outbox:
         """Attend to these clients; when the time is up, postpone those with long replies, except the first client."""
         postponed = []
         for number, session in enumerate(dict.fromkeys(needy)):
-            if number and session.long_reply is not None and time.perf_counter() >= end:
+            if number and session.long_reply is not None and self._monotonic() >= end:
                 postponed.append(session)
             else:
                 self._attend(session)

@@ -52,6 +52,7 @@ class SlicedCommands:
         delivery: Delivery,
         events: Events,
     ) -> None:
+        self._monotonic = core.clock.monotonic
         self.views = Views(core.engine, core.clock.monotonic, self.look_for_views)
         self._core = core
         self._txn = core.txn
@@ -123,7 +124,7 @@ class SlicedCommands:
             return
         # commands that ask for another view from now on come behind the commands that get no turn now
         waiting, self._waiting_for_view = list(self._waiting_for_view), {}
-        end = time.perf_counter() + SLICES_S
+        end = self._monotonic() + SLICES_S
         served = 0
         for session in waiting:
             sliced = self.of(session)
@@ -137,7 +138,7 @@ class SlicedCommands:
                 sliced.show(view.hold())
                 self._step(session, sliced, is_last=isinstance(view, OpenView))
             served += 1
-            if time.perf_counter() >= end:
+            if self._monotonic() >= end:
                 break
         if late := waiting[served:]:
             self._waiting_for_view = dict.fromkeys(late) | self._waiting_for_view
@@ -173,13 +174,13 @@ class SlicedCommands:
         """Run slices for as long as a tick allows."""
         if self._gate.stalls_slices:
             return  # commands that may write wait as well; the end of the pause asks for a tick
-        end = time.perf_counter() + SLICES_S
+        end = self._monotonic() + SLICES_S
         while self._waiting:
             session = self._waiting.popleft()
             sliced = self.of(session)
             if sliced is not None:  # else the client has left
                 self._step(session, sliced)
-                if time.perf_counter() >= end:
+                if self._monotonic() >= end:
                     break
         if self._waiting:
             self._turns.want_tick()

@@ -33,11 +33,11 @@ class Client(asyncio.Protocol):
         self._is_lost = False
 
     @classmethod
-    async def connect(cls, loop: Loop, host: str) -> Client:
+    async def connect(cls, loop: Loop, host: str, patience_s: float = _PATIENCE_S) -> Client:
         """Raises Lost."""
         client = cls(loop)
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 await loop.create_connection(lambda: client, host, PORT)
         except (OSError, TimeoutError):
             raise Lost from None

@@ -45,6 +45,7 @@ class Worker:
         self.name = name
         self.is_over = False
         self.pace = 1.0
+        self.replicas = 0  # how many a write may be waited for
         self._loop = loop
         self._random = random
         self._primary = primary
@@ -115,9 +116,8 @@ class Worker:
         """Note the fate that the reply tells; -> whether it was done."""
         is_done = not isinstance(reply, ErrorReply)
         one.fate = Fate.ACKNOWLEDGED if is_done else Fate.FAILED
-        if not isinstance(one, Ack):
-            one.told_at = self._now
-            self._records.stamps[id(one)] = self._stamp
+        one.told_at = self._now
+        self._records.stamps[id(one)] = self._stamp
         return is_done
 
     def _add(self, stream: bytes, **more: Any) -> Add:
@@ -137,8 +137,6 @@ def _sends_away(reply: Exception) -> bool:
 
 class Producer(Worker):
     """Adds entries, alone, in runs and in pairs; deletes and trims some; waits for replicas now and then."""
-
-    replicas = 0
 
     async def _work(self) -> None:
         random = self._random
@@ -180,7 +178,11 @@ class Producer(Worker):
         if self._random.random() < 0.5:
             replies = await self._ask_all(commands)
         else:  # so that a stop may come in between
-            replies = [await self._ask(*words) for words in commands]
+            replies = []
+            for words in commands:
+                if replies and self._client is None:
+                    return  # the connection was given up in between
+                replies.append(await self._ask(*words))
         results = replies[-1]
         if isinstance(results, ErrorReply):
             results = [results, results]
@@ -298,8 +300,6 @@ class Consumer(Worker):
         reply = await self._ask("XACK", QUEUE, self.group, *map(_id, ids))
         for ack in acks:
             self._settle(ack, reply)
-            ack.stamp = self._stamp
-            ack.is_new = count == reply
 
     async def _claim(self) -> None:
         lost = self._records.lost_claims

@@ -235,6 +235,7 @@ class Disk:
                     name.target.unlink()
                 else:
                     os.replace(name.target, name.source)
+                    self._move_tables(name.target, name.source)
             if name.replaced is not None:
                 place = name.target or name.source
                 assert place is not None
@@ -278,6 +279,12 @@ class Disk:
 
     def moved(self, source: Path, target: Path, replaced: Path | None) -> None:
         self._names.append(_Name(source, target, replaced))
+        self._move_tables(source, target)
+
+    def _move_tables(self, source: Path, target: Path) -> None:
+        """A folder with LMDB's file was renamed."""
+        for path in [path for path in self._tables if path.is_relative_to(source)]:
+            self._tables[target / path.relative_to(source)] = self._tables.pop(path)
 
     def removed(self, path: Path, kept: Path | None) -> None:
         self._names.append(_Name(path, None, kept))

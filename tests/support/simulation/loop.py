@@ -95,6 +95,7 @@ class Loop(asyncio.BaseEventLoop):
         self.children: Any = None
         # What is noted beside bytes that leave this machine.
         self.stamp: Callable[[], object] = lambda: None
+        self.after_turn: Callable[[], None] = lambda: None
 
     # -- the scheduler's side ------------------------------------------------------------------------------------------
 
@@ -128,6 +129,7 @@ class Loop(asyncio.BaseEventLoop):
             assert self.is_dead
         finally:
             events._set_running_loop(None)
+        self.after_turn()
 
     def die(self) -> None:
         """Run nothing any more."""

@@ -7,17 +7,23 @@ import contextlib
 import logging
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from riverbed.server.assembly import Server, open_server
 from riverbed.server.config.config import Config
 from riverbed.server.network.listener import serve_at
+from riverbed.store.errors import Refusal
+from riverbed.store.replication_id import ReplicationIds
+from tests.support.simulation.children import Children, Forks
 from tests.support.simulation.disk import Disk
 from tests.support.simulation.history import History
 from tests.support.simulation.loop import Clock, Loop, Scheduler
 from tests.support.simulation.network import Address, Network
+from tests.support.simulation.plan import Plan
 from tests.support.simulation.tables import Environments
 
 PORT = 6379
@@ -37,15 +43,16 @@ class _Addresses:
 class Stamp:
     """Where the log of a server ended when it sent something."""
 
-    __slots__ = ("offset", "replication_id")
+    __slots__ = ("machine", "offset", "replication_id")
 
-    def __init__(self, replication_id: str, offset: int) -> None:
+    def __init__(self, machine: str, replication_id: str, offset: int) -> None:
+        self.machine = machine
         self.replication_id = replication_id
         self.offset = offset
 
 
 class Machine:
-    """`settings` are those of the command line, given again at every start."""
+    """A server has the plan's settings at every start, and what CONFIG REWRITE has written."""
 
     def __init__(
         self,
@@ -55,10 +62,11 @@ class Machine:
         network: Network,
         environments: Environments,
         history: History,
-        settings: Sequence[str],
+        plan: Plan,
+        forks: Forks,
     ) -> None:
         self.name = name
-        self.settings = list(settings)
+        self.settings = plan.settings
         self.clock = Clock(scheduler)
         self.disk = Disk(scheduler.random, folder / f"{name}-0")
         self.server: Server | None = None
@@ -66,8 +74,12 @@ class Machine:
         self.is_silent = False  # without power
         self.starts = 0
         self.on_failed_start: Callable[[Machine, Exception], None] = lambda machine, error: None
-        self.replicaof: str | None = None  # as CONFIG REWRITE would keep it
+        self.children = Children(Random(f"{plan.seed}/children of {name}"), forks)
+        self.look: Callable[[ReplicationIds], None] = lambda ids: None  # called with each change of them
+        self._ids: ReplicationIds | None = None
+        self._file = folder / f"{name}.conf"
         self._folder = folder
+        self._file.touch()
         self._scheduler = scheduler
         self._network = network
         self._environments = environments
@@ -77,6 +89,12 @@ class Machine:
     @property
     def is_running(self) -> bool:
         return self._task is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether its server takes no writes until it is started again."""
+        refusal = None if self.server is None else self.server.engine.refusal
+        return refusal in (Refusal.LOG_FAILED, Refusal.TABLES_FAILED)
 
     @property
     def is_serving(self) -> bool:
@@ -93,14 +111,14 @@ class Machine:
             self._network.machine_is_back(self.name)
         self.loop = loop = self._scheduler.loop(self.name)
         loop.network = self._network
+        loop.children = self.children
         loop.stamp = self._stamp
+        loop.after_turn = self._look
         self._task = loop.start(self._serve(self.disk))
         self._task.add_done_callback(self._ended)
 
     async def _serve(self, disk: Disk) -> int:
-        config = Config.load([*self.settings, "--dir", str(disk.directory)])
-        if self.replicaof is not None:
-            config.replicaof = self.replicaof, PORT
+        config = Config.load([str(self._file), *self.settings, "--dir", str(disk.directory)])
         self.server = open_server(config, disk.directory, self.clock, disk.files)
         addresses: Any = _Addresses(self.name)
         return await serve_at(addresses, self.server)
@@ -109,7 +127,14 @@ class Machine:
         if self.server is None or not self.server.engine.is_loaded:
             return None
         log = self.server.engine.log
-        return Stamp(log.replids.replication_id, log.end.offset)
+        return Stamp(self.name, log.replids.replication_id, log.end.offset)
+
+    def _look(self) -> None:
+        if self.server is not None and self.server.engine.is_loaded:
+            ids = self.server.engine.log.replids
+            if ids is not self._ids:
+                self._ids = ids
+                self.look(ids)
 
     def _ended(self, task: asyncio.Task[int]) -> None:
         """The server has stopped, or could not start."""
@@ -155,9 +180,13 @@ class Machine:
     def _end_process(self, *, power_cut: bool) -> None:
         loop, disk, server = self.loop, self.disk, self.server
         assert loop is not None
+        self._look()
+        if server is not None and server.context.stats.background.failures:
+            self._history.violation(f"{self.name}: a defect: {server.context.stats.background.last_failure}")
         self.disk = self._next_disk(power_cut=power_cut)
         disk.is_gone = True
         loop.die()
+        self.children.kill_all()
         self._network.process_ended(self.name, is_silent=power_cut)
         self._task = self.loop = self.server = None
         # not now: the server may be in the middle of it
@@ -181,3 +210,5 @@ def quiet() -> None:
     """The product's log says what it should; here only violations count."""
     logging.getLogger("riverbed").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    # of the tasks of killed servers, when they are deleted
+    sys.unraisablehook = lambda unraisable: None

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+
+SENTINEL = "sentinel"
+_MACHINES = ["a", "b", "c"]
 
 
 @dataclass(frozen=True)
 class Event:
-    """A fault."""
+    """A fault; `other` is another machine, an operation, or a command."""
 
     at_s: float
     kind: str
     machine: str
     number: int = 0
     seconds: float = 0.0
+    other: str = ""
 
     @property
     def shown(self) -> str:
-        return " ".join(
-            str(value) for value in (self.number or "", f"{self.seconds:.3f}" if self.seconds else "") if value
-        )
+        words = [self.other] if self.other else []
+        words += [str(self.number)] if self.number else []
+        words += [f"{self.seconds:.3f}"] if self.seconds else []
+        return " ".join(words)
 
 
 @dataclass
@@ -38,25 +44,89 @@ class Plan:
 
 def make_plan(seed: int) -> Plan:
     random = Random(f"{seed}/plan")
-    settings = ["--port", "6379", "--protected-mode", "no", "--scrub-interval", "0", "--enable-debug-command", "yes"]
-    settings += ["--lmdb-map-size", "64mb", "--auto-aof-rewrite-percentage", "0"]
-    settings += ["--checkpoint-interval-ms", str(random.choice((20, 50, 200, 1000)))]
-    settings += ["--stream-node-max-entries", str(random.choice((3, 20, 100)))]
-    settings += ["--log-segment-bytes", str(random.choice((1 << 20, 1 << 20, 1 << 30)))]
-    plan = Plan(seed, random.uniform(4, 10), random.randint(2, 6), ["a"], settings)
-    at_s = 0.3
-    while (at_s := at_s + random.expovariate(1.0)) < plan.seconds:
-        plan.events.append(_event(random, at_s, random.choice(plan.machines)))
+    machines = _MACHINES if random.random() < 0.6 else _MACHINES[:1]
+    plan = Plan(seed, random.uniform(4, 10), random.randint(2, 6), machines, _settings(random))
+    kinds = _kinds(machines)
+    # a run has some kinds of faults, so that there are runs without the ones that end everything
+    chosen = random.sample(sorted(kinds), random.randint(2, min(6, len(kinds))))
+    pace_s = random.choice((0.3, 1.0, 2.0))
+    at_s = random.uniform(0.0, 1.0)
+    while (at_s := at_s + random.expovariate(1 / pace_s)) < plan.seconds:
+        plan.events.append(_event(random, at_s, random.choice(chosen), random.choice(machines), kinds))
     return plan
 
 
-def _event(random: Random, at_s: float, machine: str) -> Event:
-    kind = random.choice(("kill", "power cut", "power cut at work", "power cut at work", "stop", "pause", "reset"))
-    match kind:
-        case "power cut at work":
-            return Event(at_s, kind, machine, random.randint(1, 300))
-        case "stop":
-            return Event(at_s, kind, machine, int(random.choice((signal.SIGTERM, signal.SIGINT))))
-        case "pause":
-            return Event(at_s, kind, machine, 0, random.uniform(0.01, 4.0))
-    return Event(at_s, kind, machine)
+def _settings(random: Random) -> list[str]:
+    values = {
+        "port": 6379,
+        "protected-mode": "no",
+        "scrub-interval": 0,
+        "enable-debug-command": "yes",
+        "slowlog-log-slower-than": -1,  # how long a command takes is real time
+        "lmdb-map-size": "64mb",
+        "auto-aof-rewrite-percentage": random.choice((0, 0, 50)),
+        "auto-aof-rewrite-min-size": "16kb",
+        "checkpoint-interval-ms": random.choice((20, 50, 200, 1000)),
+        "stream-node-max-entries": random.choice((3, 20, 100)),
+        "log-segment-bytes": random.choice((1 << 20, 1 << 30)),
+        "disk-reserve-bytes": random.choice((0, 1 << 20)),
+        "repl-timeout": random.choice((2, 60)),
+        "repl-backlog-size": random.choice(("16kb", "1mb")),
+        "repl-ping-replica-period": 1,
+        "shutdown-timeout": random.choice((0, 1, 10)),
+    }
+    return [word for name, value in values.items() for word in (f"--{name}", str(value))]
+
+
+Maker = Callable[[Random], dict[str, object]]
+
+
+def _kinds(machines: list[str]) -> dict[str, Maker]:
+    """Each kind of fault, and what is drawn for it."""
+    kinds: dict[str, Maker] = {
+        "kill": lambda random: {},
+        "power cut": lambda random: {},
+        "power cut at work": lambda random: {"number": random.randint(1, 300)},
+        "stop": lambda random: {"number": int(random.choice((signal.SIGTERM, signal.SIGINT)))},
+        "pause": lambda random: {"seconds": random.uniform(0.01, 4.0)},
+        "clock jump": lambda random: {"seconds": random.choice((-1, 1)) * 10 ** random.uniform(-2, 4)},
+        "disk full": lambda random: {"number": random.randint(0, 20_000), "seconds": random.uniform(0.1, 3.0)},
+        "broken disk": lambda random: {"seconds": random.uniform(0.01, 1.0)},
+        "failed operation": lambda random: {"other": random.choice(_OPERATIONS), "number": random.randint(1, 2)},
+        "command": lambda random: {"other": random.choice(_COMMANDS), "seconds": 5.0},
+        "child killed": lambda random: {},
+        "no child": lambda random: {},
+    }
+    if len(machines) > 1:
+        kinds["reset"] = lambda random: {"other": random.choice([*machines, SENTINEL])}
+        kinds["partition"] = lambda random: {
+            "other": random.choice([*machines, SENTINEL]),
+            "seconds": random.uniform(0.1, 5.0),
+        }
+        kinds["isolation"] = lambda random: {"seconds": random.uniform(0.1, 5.0)}
+        kinds["failover"] = lambda random: {"other": "FAILOVER TIMEOUT 1000", "seconds": 5.0}
+    return kinds
+
+
+_OPERATIONS = ("sync", "write", "create", "rename", "sync_directory", "sync_tables", "truncate", "unlink", "open")
+_COMMANDS = (
+    "BGREWRITEAOF",
+    "BGREWRITEAOF",
+    "BGREWRITEAOF",
+    "RIVERBED SNAPSHOT",
+    "BGSAVE",
+    "SAVE",
+    "SHUTDOWN",
+    "SHUTDOWN NOSAVE",
+    "SHUTDOWN NOW",
+    "SHUTDOWN SAVE",
+    "DEBUG RELOAD",
+    "DEBUG LOADAOF",
+    "CLIENT PAUSE 500 WRITE",
+    "CLIENT PAUSE 300 ALL",
+)
+
+
+def _event(random: Random, at_s: float, kind: str, machine: str, kinds: dict[str, Maker]) -> Event:
+    drawn = kinds[kind](random)
+    return Event(at_s, "command" if kind == "failover" else kind, machine, **drawn)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -16,18 +17,23 @@ from riverbed.store.check.deep import DeepCheck
 from tests.support.faults.ledger import Contents, read_id
 from tests.support.simulation import clients
 from tests.support.simulation.checker import Final, GroupContents, judge
+from tests.support.simulation.children import Forks
 from tests.support.simulation.client import Client, ErrorReply, Lost
 from tests.support.simulation.clients import Consumer, Producer, Watcher, Worker
 from tests.support.simulation.disk import Disk
+from tests.support.simulation.faults import Faults, restart_broken
 from tests.support.simulation.history import History
+from tests.support.simulation.lines import Lines, holds
 from tests.support.simulation.loop import Scheduler, Stuck
-from tests.support.simulation.machine import Machine, quiet
+from tests.support.simulation.machine import Machine, Stamp, quiet
 from tests.support.simulation.network import Network
-from tests.support.simulation.plan import Event, Plan, make_plan
+from tests.support.simulation.plan import SENTINEL, Plan, make_plan
 from tests.support.simulation.records import Records
+from tests.support.simulation.sentinel import Sentinel
 from tests.support.simulation.tables import Environments
 
 _SHM = Path("/dev/shm")
+_REST_LOOKS = 1200
 _KINDS: list[type[Worker]] = [Producer, Producer, Watcher, Consumer, Consumer, Watcher]
 
 
@@ -47,9 +53,16 @@ class Outcome:
         return self.history.violations
 
 
+@functools.cache
+def forks() -> Forks:
+    """One for all simulations of this process; call this first before any tables are opened."""
+    return Forks()
+
+
 def run_seed(seed: int, plan: Plan | None = None) -> Outcome:
     """Run one seed, with its own plan or another one."""
     quiet()
+    forks()
     plan = plan or make_plan(seed)
     folder = Path(tempfile.mkdtemp(prefix="riverbed-sim-", dir=_SHM if _SHM.is_dir() else None))
     try:
@@ -59,6 +72,14 @@ def run_seed(seed: int, plan: Plan | None = None) -> Outcome:
         return Outcome(seed, world.history, plan, world.scheduler.now)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _without_layout(reply: Any) -> str:
+    """XINFO STREAM without the numbers that depend on how the rows came to be."""
+    if not isinstance(reply, list):
+        return str(reply)
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return str([(name, value) for name, value in pairs if not name.startswith(b"radix-tree")])
 
 
 class World:
@@ -75,25 +96,37 @@ class World:
         self.loop = self.scheduler.loop("world")
         self.loop.network = self.network
         self.is_over = False
+        self.faults = Faults(self)
+        self.lines = Lines()
         self.machines = [self._machine(name) for name in plan.machines]
-        self.primary = self.machines[0].name
+        loop = self.scheduler.loop("sentinel")
+        loop.network = self.network
+        self.sentinel = Sentinel(loop, plan.machines, Random(f"{seed}/sentinel"), self.history)
+        self.sentinel_loop = loop
         self.workers: list[Worker] = []
         for number, kind in enumerate(_KINDS[: plan.clients]):
             name = f"{kind.__name__.lower()}{number}"
             loop = self.scheduler.loop(name)
             loop.network = self.network
             self.workers.append(
-                kind(name, loop, Random(f"{seed}/{name}"), lambda: self.primary, self.records, self.history)
+                kind(name, loop, Random(f"{seed}/{name}"), lambda: self.sentinel.primary, self.records, self.history)
             )
+            self.workers[-1].replicas = len(plan.machines) - 1
             if isinstance(self.workers[-1], Consumer) and number % 3 == 0:
                 self.workers[-1].group = clients.GROUPS[1]
 
     def _machine(self, name: str) -> Machine:
         machine = Machine(
-            name, self.folder, self.scheduler, self.network, self.environments, self.history, self.plan.settings
+            name, self.folder, self.scheduler, self.network, self.environments, self.history, self.plan, forks()
         )
         machine.on_failed_start = self._failed_start
+        machine.look = self.lines.look
         return machine
+
+    @property
+    def names(self) -> list[str]:
+        """Of everything that has connections."""
+        return [*self.plan.machines, SENTINEL, *(worker.name for worker in self.workers)]
 
     def machine(self, name: str) -> Machine:
         return next(machine for machine in self.machines if machine.name == name)
@@ -129,13 +162,14 @@ class World:
     async def _live(self) -> None:
         for machine in self.machines:
             machine.start()
+        watch = self.sentinel_loop.start(self.sentinel.run())
         tasks = [worker._loop.start(worker.run()) for worker in self.workers]
-        keeper = self.loop.start(self._keep_running())
+        keepers = [self.loop.start(self._keep_running()), self.loop.start(restart_broken(self))]
         for event in self.plan.events:
             await self._until(event.at_s)
             if self.is_over:
                 break
-            self._cause(event)
+            self.faults.cause(event)
         await self._until(self.plan.seconds)
         self.history.note("world", "no more faults")
         self._heal()
@@ -143,9 +177,21 @@ class World:
         for worker in self.workers:
             worker.is_over = True
         await self._joined(tasks)
-        keeper.cancel()
+        if not self.is_over:
+            await self._come_to_rest()
+        for task in (watch, *keepers):
+            task.cancel()
         if not self.is_over:
             await self._judge()
+
+    async def _come_to_rest(self) -> None:
+        """Wait until all servers follow the primary and have what it has."""
+        for _ in range(_REST_LOOKS):
+            if self.sentinel.is_settled:
+                return
+            await asyncio.sleep(0.1)
+        self.history.violation("the servers do not come to rest")
+        self.is_over = True
 
     async def _until(self, at_s: float) -> None:
         left_s = at_s - self.scheduler.now
@@ -176,55 +222,61 @@ class World:
         self.network.join_all()
         for machine in self.machines:
             machine.disk.forgive()
-            machine.clock.ahead_s = max(machine.clock.ahead_s, 0.0)
             if machine.loop is not None:
                 machine.loop.paused_until_s = 0.0
-
-    # -- faults --------------------------------------------------------------------------------------------------------
-
-    def _cause(self, event: Event) -> None:
-        machine = self.machine(event.machine)
-        if not machine.is_running:
-            return
-        self.history.fault(machine.name, event.kind, event.shown)
-        match event.kind:
-            case "kill":
-                machine.kill()
-            case "power cut":
-                machine.cut_power()
-            case "power cut at work":
-                machine.cut_power_after(event.number)
-            case "stop":
-                machine.send_signal(event.number)
-            case "pause":
-                machine.pause(event.seconds)
-            case "reset":
-                for worker in self.workers:
-                    self.network.cut(worker.name, machine.name)
-            case _:
-                raise AssertionError(event.kind)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
         """Read everything, stop, check what is on the disks, and judge."""
         try:
-            client = await self._judges_client()
+            client = await self._judges_client(self.sentinel.primary)
             final = await self._read(client)
             client.close()
+            await self._compare()
         except Lost:
-            self.history.violation(f"{self.primary} does not answer in the end")
+            self.history.violation(f"{self.sentinel.primary} does not answer in the end")
             return
+        self._forget_lost()
         for complaint in judge(self.records, final):
             self.history.violation(complaint)
         await self._stop_all()
         for machine in self.machines:
             self._check(machine)
 
-    async def _judges_client(self) -> Client:
+    def _forget_lost(self) -> None:
+        """What a primary said that was cut off, or that a promoted replica had not, need not hold."""
+        primary = self.machine(self.sentinel.primary)
+        assert primary.server is not None
+        shared = self.lines.shared(primary.server.engine.log.replids.replication_id)
+
+        def may_be_lost(stamp: Stamp | None, told_at: float) -> bool:
+            return (
+                stamp is not None and not holds(shared, stamp) and self.sentinel.may_have_lost(stamp.machine, told_at)
+            )
+
+        self.records.forget_lost(may_be_lost)
+
+    async def _compare(self) -> None:
+        """All servers have the same data and the same groups at the same offset."""
+        shown = {}
+        for machine in self.machines:
+            client = await self._judges_client(machine.name)
+            streams = [clients.WATCHED, clients.QUEUE, *clients.STREAMS]
+            found = [await client.ask("DEBUG", "DIGEST")]
+            found += [await client.ask("XINFO", "STREAM", stream, "FULL", "COUNT", 0) for stream in streams]
+            shown[machine.name] = [_without_layout(reply) for reply in found]
+            client.close()
+        first, *others = shown.items()
+        for name, found in others:
+            for one, other in zip(first[1], found, strict=True):
+                if one != other:
+                    self.history.violation(f"{first[0]} and {name} differ: {one[:300]} and {other[:300]}")
+
+    async def _judges_client(self, name: str) -> Client:
         for _ in range(100):
             try:
-                client = await Client.connect(self.loop, self.primary)
+                client = await Client.connect(self.loop, name)
                 if not isinstance(await client.ask("PING"), ErrorReply):
                     return client
             except Lost:

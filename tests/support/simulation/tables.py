@@ -15,7 +15,7 @@ import lmdb
 
 from tests.support.simulation.disk import Disk, state_file
 
-_open = lmdb.open
+lmdb_open = lmdb.open
 
 
 class _Environment:
@@ -58,11 +58,11 @@ class Environments:
         try:
             yield
         finally:
-            lmdb.open = _open
+            lmdb.open = lmdb_open
 
     def open(self, path: str, **options: Any) -> Any:
         disk = self._disk_of(Path(path))
-        env = _open(path, **options)
+        env = lmdb_open(path, **options)
         if disk is None or options.get("readonly"):
             return env
         self._open.append((disk, env))
