@@ -25,6 +25,7 @@ from riverbed.server.limits.eviction import Evictor
 from riverbed.server.replication.replacement import Replacement
 from riverbed.server.replication.role import Replication
 from riverbed.server.stopping import Stopping
+from riverbed.server.tls.tls import Tls
 from riverbed.store.engine import Engine
 from riverbed.store.errors import LogWriteError
 from riverbed.store.options import Fsync, Options
@@ -75,6 +76,7 @@ class Server:
         self.engine = engine
         self.context = core = Context(config, engine, clock)
         core.users = configured(config)
+        self.tls = Tls(config, clock.monotonic)
         self.tasks = tasks = Tasks(asyncio.get_running_loop(), core.stats.background)
         self.executor = executor = Executor(core)
         apply_settings(core, executor.timing)
@@ -105,6 +107,7 @@ class Server:
             rewriting=self.rewriting,
             replacement=Replacement(core, executor.sliced_commands, executor.blocking, self.rewriting),
             applied=self._applied,
+            over=self.tls.to_primary,
         )
         self.stopping = Stopping(
             core,

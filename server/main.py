@@ -28,6 +28,7 @@ from riverbed.server.config.file import ConfigFileError
 from riverbed.server.config.kinds import BadValueError
 from riverbed.server.config.values import ConfigError
 from riverbed.server.network.listener import serve
+from riverbed.server.tls.contexts import TlsSettingsError, new_contexts
 from riverbed.server.version import IS_COMPILED, REDIS_VERSION, VERSION
 from riverbed.store import wire
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, ReplayError, StoreError, VersionError
@@ -56,13 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = Config.load(words)
         _check_users(config)
+        new_contexts(config)  # to learn whether it can be done; nothing is open yet
         serverlog.open_log(config)
-    except (ConfigError, ConfigFileError, UserFileError) as error:
+    except (ConfigError, ConfigFileError, UserFileError, TlsSettingsError) as error:
         return _complain(str(error))
     except OSError as error:
         return _complain(f"logfile: {error.filename}: {error.strerror}")
-    if not config.unixsocket and not (config.port and config.bind):
-        return _complain("nothing to listen on: give a port and an address to bind, or a unixsocket")
+    if not config.unixsocket and not ((config.port or config.tls_port) and config.bind):
+        return _complain("nothing to listen on: give a port or tls-port and an address to bind, or a unixsocket")
     log.info("riverbed-server %s, pid %d, data in %s", VERSION, os.getpid(), config.dir)
     if not wire.IS_NATIVE:
         log.info("without the native module, which a C compiler would have built: requests are read more slowly")
@@ -126,8 +128,7 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
         detail = f"{os.fsdecode(error.filename)}: {detail}"
     match error.errno:
         case errno.EADDRINUSE:
-            setting = "metrics-port" if _is_of_metrics(error, config) else "port"
-            port = config.metrics_port if setting == "metrics-port" else config.port
+            setting, port = _setting_in_use(error, config)
             return (
                 f"port {port} is in use; stop the program that listens there, or choose another --{setting} ({detail})"
             )
@@ -140,9 +141,12 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
     return f"cannot start: {detail}"
 
 
-def _is_of_metrics(error: OSError, config: Config) -> bool:
-    """Whether the address in use is that of the metrics."""
-    return config.metrics_port != 0 and str(error.filename).endswith(f":{config.metrics_port}")
+def _setting_in_use(error: OSError, config: Config) -> tuple[str, int]:
+    """The setting with the port that is in use, and that port."""
+    for setting, port in (("metrics-port", config.metrics_port), ("tls-port", config.tls_port)):
+        if port and str(error.filename).endswith(f":{port}"):
+            return setting, port
+    return "port", config.port
 
 
 def _allow_descriptors(config: Config) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from riverbed.server.commands.access.denials import Denials
 from riverbed.server.commands.channels import PubSub
 from riverbed.server.limits.accounts import Accounts
-from riverbed.server.limits.guesses import WrongPasswords
+from riverbed.server.limits.rare_lines import RareLine
 from riverbed.server.loading import Loading
 from riverbed.server.stats.rewrite_status import RewriteStatus
 from riverbed.server.stats.scrub_status import ScrubStatus
@@ -36,7 +36,10 @@ class Core:
         self.clock = clock
         self.stats = Stats()
         self.accounts = Accounts()
-        self.wrong_passwords = WrongPasswords()
+        self.wrong_passwords = RareLine("%d wrong passwords since the last such line; the last one from %s")
+        self.tls_to_plain_port = RareLine(
+            "%d clients spoke TLS to a port without TLS since the last such line, and were cut off; the last one was %s"
+        )
         self.rewrite = RewriteStatus()
         self.scrub = ScrubStatus()
         self.pubsub = PubSub()

@@ -18,6 +18,9 @@ from riverbed.server.config.settings import OLD_NAMES, SETTINGS, USER_LINE, Sett
 from riverbed.server.config.values import ConfigError, Ignored, collect, defaults, flags, parse, unknown
 from riverbed.server.glob import Glob
 
+Apply = Callable[[], None]
+Prepare = Callable[[], Apply]
+
 
 class Config(Settings):
     """The settings of one server."""
@@ -28,6 +31,7 @@ class Config(Settings):
         self.ignored: list[Ignored] = []  # lines of the file
         self.users: list[tuple[str, list[str]]] = []  # the lines `user`: place, name and rules
         self._observers: dict[str, list[Callable[[], None]]] = {}
+        self._preparations: dict[str, Prepare] = {}
         self.__dict__.update(defaults())
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -95,17 +99,27 @@ class Config(Settings):
         }
         before = {attribute: self.__dict__[attribute] for attribute in values}
         self.__dict__.update(values)
-        changed = [setting for setting, _ in asked.values() if values[setting.attribute] != before[setting.attribute]]
+        changed = [
+            setting
+            for setting, _ in asked.values()
+            if setting.is_reread or values[setting.attribute] != before[setting.attribute]
+        ]
         told: list[AnySetting] = []
+        prepared: dict[Prepare, Apply] = {}
         for setting in changed:
-            told.append(setting)
             try:
+                prepare = self._preparations.get(setting.name)
+                if prepare is not None and prepare not in prepared:
+                    prepared[prepare] = prepare()
+                told.append(setting)
                 self._tell(setting)
             except BadValueError as error:
                 self.__dict__.update(before)
                 for one in told:
                     self._tell(one)
                 raise ConfigError(setting.name, str(error)) from None
+        for apply in prepared.values():
+            apply()
 
     def observe(self, name: str, callback: Callable[[], None]) -> None:
         """Call `callback` after each change of setting `name`.
@@ -114,6 +128,16 @@ class Config(Settings):
         """
         assert name in SETTINGS, name
         self._observers.setdefault(name, []).append(callback)
+
+    def prepare(self, names: Iterable[str], prepare: Prepare) -> None:
+        """Call `prepare` once for each change of these settings; it returns what makes the change.
+
+        For what is costly or may fail, and cannot be done twice.  `prepare` reads the new values from here.  If it
+        raises BadValueError, nothing changes; what it returned is called when nothing can fail any more.
+        """
+        for name in names:
+            assert name in SETTINGS, name
+            self._preparations[name] = prepare
 
     def _tell(self, setting: AnySetting) -> None:
         for callback in self._observers.get(setting.name, ()):

@@ -52,6 +52,7 @@ class Section(enum.Enum):
     """How `--help` groups the settings."""
 
     NETWORK = "Network"
+    TLS = "TLS"
     CLIENTS = "Clients"
     DATA = "Data and durability"
     STREAMS = "Streams"
@@ -68,6 +69,7 @@ class Setting(Generic[T]):
 
     takes_list = False  # several words, also when CONFIG SET passes them as one
     is_secret = False  # only CONFIG GET shows its value
+    is_reread = False  # CONFIG SET of the same value is a change: the file behind it may be another
     is_absent_by_default = False  # at its default, a rewritten file has no line for it
 
     def __init__(self, section: Section, default: T, summary: str, *, unit: str = "", at_start: bool = False) -> None:
@@ -221,6 +223,21 @@ class Choice(Setting[str]):
 
 class Text(Setting[str]):
     def parse_word(self, word: str) -> str:
+        return word
+
+
+class ReadFile(Text):
+    """Path of a file or folder whose content matters."""
+
+    is_reread = True
+
+
+class Empty(Text):
+    """A setting of Redis that narrows what is allowed, and that cannot be kept here: a value stops the start."""
+
+    def parse_word(self, word: str) -> str:
+        if word:
+            raise BadValueError(self.summary)
         return word
 
 

@@ -18,6 +18,7 @@ from riverbed.server.config.kinds import (
     Boolean,
     Choice,
     Directory,
+    Empty,
     Fixed,
     Integer,
     Memory,
@@ -26,6 +27,7 @@ from riverbed.server.config.kinds import (
     OutputLimit,
     OutputLimits,
     Primary,
+    ReadFile,
     Secret,
     Section,
     Setting,
@@ -74,7 +76,7 @@ _GUARDS: Final = frozenset(("enable-protected-configs", "rename-command"))
 
 def is_guard(name: str) -> bool:
     """Whether `name` is a setting of Redis that protects a server and that does not exist here."""
-    return name in _GUARDS or name.startswith("tls-")
+    return name in _GUARDS
 
 
 USER_LINE: Final = "user"  # a line that makes a user, not a setting
@@ -125,6 +127,41 @@ class Settings:
     timeout = Integer(
         Section.NETWORK, 0, "Close the connection of a client that was idle for so long; 0 for never.", unit="seconds"
     )
+
+    # -- TLS -----------------------------------------------------------------------------------------------------------
+
+    tls_port = Integer(
+        Section.TLS, 0, "TCP port to listen on with TLS, as well as on port; 0 for none.", maximum=65535, at_start=True
+    )
+    tls_cert_file = ReadFile(Section.TLS, "", "The server's certificate and those that lead to its authority, as PEM.")
+    tls_key_file = ReadFile(Section.TLS, "", "The private key of the certificate, as PEM.")
+    tls_key_file_pass = Secret(Section.TLS, b"", "Password of the key's file; empty for none.")
+    tls_client_cert_file = ReadFile(
+        Section.TLS, "", "Certificate that a replica shows to its primary; empty for that of the server."
+    )
+    tls_client_key_file = ReadFile(Section.TLS, "", "The private key of that certificate.")
+    tls_client_key_file_pass = Secret(Section.TLS, b"", "Password of that key's file; empty for none.")
+    tls_dh_params_file = ReadFile(Section.TLS, "", "Parameters for the ciphers DHE of TLS 1.2; empty for none of them.")
+    tls_ca_cert_file = ReadFile(Section.TLS, "", "Certificates of the authorities that peers are believed for, as PEM.")
+    tls_ca_cert_dir = ReadFile(Section.TLS, "", "Folder of such certificates, named as `openssl rehash` does.")
+    tls_auth_clients = Choice(
+        Section.TLS,
+        ("no", "yes", "optional"),
+        "yes",
+        "Whether clients must show a certificate of these authorities; optional: it must be good if there is one.",
+    )
+    tls_replication = Boolean(Section.TLS, False, "Speak TLS to the primary.")
+    tls_protocols = Text(
+        Section.TLS, "", "Versions to speak, of TLSv1.2 and TLSv1.3, with a blank in between; empty for both."
+    )
+    tls_ciphers = Text(Section.TLS, "", "Ciphers for TLS 1.2, as OpenSSL names them; empty for its default.")
+    tls_ciphersuites = Empty(
+        Section.TLS,
+        "",
+        "Python cannot choose the ciphers of TLS 1.3, all of which are good; leave it empty, or speak TLSv1.2 alone.",
+    )
+    tls_prefer_server_ciphers = Boolean(Section.TLS, False, "Choose the first cipher of ours, not of the client.")
+    tls_session_caching = Boolean(Section.TLS, True, "Let clients that come again take up their former session.")
 
     # -- clients -------------------------------------------------------------------------------------------------------
 
@@ -339,6 +376,9 @@ class Settings:
         maximum=65535,
         at_start=True,
     )
+    metrics_tls = Boolean(
+        Section.DIAGNOSTICS, False, "Speak TLS on metrics-port, with tls-auth-clients as for clients.", at_start=True
+    )
     metrics_bind = Addresses(
         Section.DIAGNOSTICS,
         ("127.0.0.1",),
@@ -363,6 +403,9 @@ class Settings:
     io_threads = Fixed("1", "one thread serves all clients")
     activedefrag = Fixed("no", "there is no memory to defragment")
     cluster_enabled = Fixed("no", "there is no cluster mode")
+    tls_cluster = Fixed("no", "there is no cluster mode")
+    tls_session_cache_size = Fixed("20480", "Python's OpenSSL keeps so many")
+    tls_session_cache_timeout = Fixed("300", "Python's OpenSSL keeps them for so long")
     daemonize = Fixed("no", "run it under a service manager, or in the background with &")
 
 

@@ -238,6 +238,8 @@ class Executor:
         error = session.input.error
         if error is not None and error.text:
             session.out.append(Settled(error_line(error.text)))
+        elif error is not None and error.is_tls:
+            self.context.tls_to_plain_port.note(session.peer.address, self.context.clock.monotonic())
         elif error is not None:
             self.stats.query_limit_disconnections += 1
         session.begin_closing()

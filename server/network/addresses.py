@@ -26,17 +26,20 @@ _MAX_UNIX_PATH_BYTES: Final = 107  # sun_path of sockaddr_un, without its NUL
 
 
 class Addresses:
-    """Bound sockets that do not listen yet, for clients and for the metrics page."""
+    """Bound sockets that do not listen yet: for clients, for those that speak TLS, and for the metrics page."""
 
     def __init__(self, config: Config) -> None:
         """Bind.  Raises OSError, naming the address."""
         self.clients: list[socket.socket] = []
+        self.tls: list[socket.socket] = []
         self.metrics: list[socket.socket] = []
         try:
             if config.metrics_port:
                 self.metrics = bind(config.metrics_bind, config.metrics_port)
             if config.port:
                 self.clients = bind(config.bind, config.port)
+            if config.tls_port:
+                self.tls = bind(config.bind, config.tls_port)
             if config.unixsocket:
                 _require_place(Path(config.unixsocket))
         except OSError:
@@ -45,7 +48,7 @@ class Addresses:
 
     def close(self) -> None:
         """Close the sockets, for a start that fails."""
-        for sock in (*self.clients, *self.metrics):
+        for sock in (*self.clients, *self.tls, *self.metrics):
             sock.close()
 
 

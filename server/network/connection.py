@@ -78,12 +78,16 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take no further requests from it."""
+        if not self._has_session:
+            return
         self.session.congested = True
         self._read_or_not()
         self.session.refresh()
         self.session.settle()
 
     def resume_writing(self) -> None:
+        if not self._has_session:
+            return
         self._soft_limit_since = None
         self.session.congested = False
         self._read_or_not()

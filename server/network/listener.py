@@ -22,6 +22,7 @@ from riverbed.server.version import VERSION
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
     from riverbed.server.prometheus.page import Metrics
+    from riverbed.server.tls.handshakes import Handshakes
 
 log = logging.getLogger("riverbed")
 
@@ -45,6 +46,7 @@ class Listener:
         self._addresses = addresses
         self._servers: list[asyncio.Server] = []
         self._tcp: list[socket.socket] = []
+        self._handshakes = server.tls.new_handshakes()
         config.observe("tcp-keepalive", self._keep_alive)
 
     async def listen(self) -> None:
@@ -57,20 +59,35 @@ class Listener:
         self.metrics = await _open_metrics(self.server, self._addresses)  # before clients may think that all is ready
         loop = asyncio.get_running_loop()
         config = self.config
-        self._tcp += self._addresses.clients
+        self._tcp += [*self._addresses.clients, *self._addresses.tls]
         self._keep_alive()
         backlog = config.tcp_backlog
-        for sock in self._tcp:
+        for sock in self._addresses.clients:
             self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=backlog))
+        for sock in self._addresses.tls:
+            self._servers.append(await loop.create_server(self._accept_tls, sock=sock, backlog=backlog))
         if config.unixsocket:
             sock = make_unix_socket(config)
             self._servers.append(await loop.create_unix_server(self._accept_local, sock=sock, backlog=backlog))
 
     def _accept(self) -> asyncio.Protocol:
-        return _GuardedConnection(self.server)
+        return _GuardedConnection(self.server, self._handshakes)
 
     def _accept_local(self) -> asyncio.Protocol:
-        return _GuardedConnection(self.server, self.config.unixsocket)
+        return _GuardedConnection(self.server, self._handshakes, self.config.unixsocket)
+
+    def _accept_tls(self) -> asyncio.BaseProtocol:
+        return self.server.tls.accept(self._handshakes, self._accept, self._refuses_handshakes)
+
+    def _refuses_handshakes(self) -> bool:
+        """Whether there is no place for one more client; it is told nothing, because it understands nothing yet."""
+        executor = self.server.executor
+        if self.server.stopping.is_ending:
+            return True
+        if len(executor.context.sessions) + len(self._handshakes) < self.config.maxclients:
+            return False
+        executor.stats.connections_rejected += 1
+        return True
 
     def _keep_alive(self) -> None:
         """Have the sockets of the clients that come from now on probe a silent peer.
@@ -86,6 +103,7 @@ class Listener:
         self._tcp.clear()
         for server in self._servers:
             server.close()
+        self._handshakes.close()
 
 
 def make_unix_socket(config: Config) -> socket.socket:
@@ -107,9 +125,11 @@ def make_unix_socket(config: Config) -> socket.socket:
 class _GuardedConnection(Connection):
     """Refuses clients beyond `maxclients`, and strangers in protected mode."""
 
-    def __init__(self, server: Server, unix_path: str = "") -> None:
+    def __init__(self, server: Server, handshakes: Handshakes, unix_path: str = "") -> None:
+        """`handshakes` become clients soon, and take their places already."""
         super().__init__(server.executor, unix_path)
         self._stopping = server.stopping
+        self._handshakes = handshakes
 
     def _begin(self, transport: asyncio.Transport) -> None:
         if self._stopping.is_ending:  # the system had accepted it when the listener closed
@@ -126,7 +146,7 @@ class _GuardedConnection(Connection):
         """The line that turns a client away, None for one that may stay.  Raises ConnectionResetError."""
         executor = self._executor
         config = executor.config
-        if len(executor.context.sessions) >= config.maxclients:
+        if len(executor.context.sessions) + len(self._handshakes) >= config.maxclients:
             executor.stats.connections_rejected += 1
             return TOO_MANY_CLIENTS
         is_open = config.protected_mode and executor.context.users.default.lets_everybody_in
@@ -182,18 +202,25 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
     if report.torn_tail is not None:
         log.warning("cut a torn tail off the log: %s", report.torn_tail)
     log.info(
-        "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s; ready on port %d",
+        "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s; ready on %s",
         VERSION,
         sum(db.size for db in engine.txn.databases),
         report.commands,
         report.seconds,
-        config.port,
+        ports_text(config),
     )
     server.start()
     await stopping.begun_to_end.wait()
     if metrics is not None:
         metrics.close()
     return await server.finish()
+
+
+def ports_text(config: Config) -> str:
+    """Where clients find the server, for people."""
+    if not config.tls_port:
+        return f"port {config.port}"
+    return f"port {config.port}, with TLS {config.tls_port}" if config.port else f"port {config.tls_port} with TLS"
 
 
 async def _load(server: Server, listener: Listener) -> None:

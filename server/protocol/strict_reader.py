@@ -38,15 +38,20 @@ _MAX_STEPS: Final = 128
 # A browser tricked into talking to us: an HTTP request must not get as far as its body.
 _HTTP_WORDS: Final = frozenset((b"post", b"host:"))
 
+# A handshake record of any version of TLS begins with these bytes; no command does.
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+
 
 class ProtocolError(Exception):
     """These bytes are not RESP: answer `text`, when there is one, and close.
 
-    `text` is the whole error line without `-` and CRLF; empty when Redis closes without a word.
+    `text` is the whole error line without `-` and CRLF; empty when Redis closes without a word.  `is_tls` when the
+    client begins a TLS handshake, which belongs to another port.
     """
 
-    def __init__(self, reason: str | bytes, *, silent: bool = False) -> None:
+    def __init__(self, reason: str | bytes, *, silent: bool = False, is_tls: bool = False) -> None:
         super().__init__(reason)
+        self.is_tls = is_tls
         words = reason if isinstance(reason, bytes) else reason.encode()
         self.text = b"" if silent else b"ERR Protocol error: " + words
 
@@ -235,6 +240,8 @@ class StrictReader:
         return size
 
     def _take_inline(self, source: bytes | bytearray, position: int, requests: Requests) -> int:
+        if source.startswith(_TLS_HANDSHAKE, position):
+            raise ProtocolError("a TLS handshake", silent=True, is_tls=True)
         newline = source.find(b"\n", position, position + INLINE_LIMIT_BYTES + 1)
         if newline < 0:
             if len(source) - position > INLINE_LIMIT_BYTES:

@@ -31,6 +31,7 @@ from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
+    from riverbed.server.config.config import Config
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.replication.failover import Failover
@@ -74,6 +75,7 @@ class Needs:
     """What a follower needs of its server.
 
     `changed` is called when the state of the link has changed, `applied` when something of the primary is in our log.
+    `over` gives a link what is between it and the socket.
     """
 
     core: Core
@@ -82,6 +84,7 @@ class Needs:
     replacement: Replacement
     changed: Callable[[], None]
     applied: Callable[[], None]
+    over: Callable[[asyncio.Protocol], asyncio.BaseProtocol]
 
 
 class Follower:
@@ -168,7 +171,7 @@ class Follower:
         if takes_over:
             id_to_send = log_.replids.replication_id  # the id by which a replica of ours knows our log
         introduction = Introduction(
-            config.replica_announce_port or config.port,
+            _announced_port(config),
             config.replica_announce_ip,
             config.masteruser,
             config.masterauth,
@@ -179,7 +182,7 @@ class Follower:
         link = Link(self, introduction, self._clock.monotonic)
         try:
             async with asyncio.timeout(config.repl_timeout):
-                await self._loop.create_connection(lambda: link, self.host, self.port)
+                await self._loop.create_connection(lambda: self._needs.over(link), self.host, self.port)
         except (OSError, TimeoutError, UnicodeError) as error:  # there are names that cannot even be looked up
             self._lost(LinkError(f"cannot connect: {str(error) or 'no answer'}"))
         except asyncio.CancelledError:
@@ -437,6 +440,12 @@ class Follower:
         yield "slave_priority", config.replica_priority
         yield "slave_read_only", 1
         yield "replica_announced", int(config.replica_announced)
+
+
+def _announced_port(config: Config) -> int:
+    """The port at which the primary and Sentinel are to find us."""
+    own = config.tls_port if config.tls_replication and config.tls_port else config.port
+    return config.replica_announce_port or own
 
 
 def _take(stream: LogStream) -> list[StreamedBatch]:

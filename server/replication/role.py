@@ -56,8 +56,12 @@ class Replication:
         rewriting: Rewriting,
         replacement: Replacement,
         applied: Callable[[], None],
+        over: Callable[[asyncio.Protocol], asyncio.BaseProtocol] = lambda link: link,
     ) -> None:
-        """`applied` is called when something that came from a primary is in our log."""
+        """`applied` is called when something that came from a primary is in our log.
+
+        `over` gives the link to a primary what is between it and the socket: TLS, if it is asked for.
+        """
         self.primary = Primary(core, ticks, tasks, gate, rewriting)
         self.primary.on_count = self._refuse
         self.on_progress: Callable[[], None] = lambda: None  # a replica has acknowledged something, or left
@@ -69,7 +73,7 @@ class Replication:
         self._tasks = tasks
         self._gate = gate
         self._kill = kill
-        self.needs = Needs(core, ticks, tasks, replacement, changed=self._refuse, applied=applied)
+        self.needs = Needs(core, ticks, tasks, replacement, changed=self._refuse, applied=applied, over=over)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         primary = self._config.replicaof

@@ -73,7 +73,7 @@ def _server(request: Request) -> Fields:
     yield "process_id", os.getpid()
     yield "process_supervised", "no"
     yield "run_id", context.run_id
-    yield "tcp_port", config.port
+    yield "tcp_port", config.port or config.tls_port
     yield "server_time_usec", int(context.clock.time() * 1_000_000)
     yield "uptime_in_seconds", uptime
     yield "uptime_in_days", uptime // DAY_SECONDS

@@ -1,0 +1,103 @@
+"""Connections that have not ended their handshake: how many, for how long, and how much of a turn they take.
+
+A handshake is a millisecond of arithmetic.  When a thousand clients come at once, the clients that are connected wait
+for none of them longer than for `TURN_S`; a client that never ends its handshake is cut off after `HANDSHAKE_S`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from riverbed.server.limits.rare_lines import RareLine
+
+HANDSHAKE_S: Final = 10.0
+TURN_S: Final = 0.003
+
+
+class Shaking(Protocol):
+    """A connection whose handshake is under way."""
+
+    address: str
+
+    def shake(self) -> None:
+        """Take the next step."""
+
+    def give_up(self) -> None:
+        """Close the connection."""
+
+
+class Handshakes:
+    """The handshakes of one port, or of one side; as many as its length are under way."""
+
+    def __init__(self, monotonic: Callable[[], float], *, limit_s: float = HANDSHAKE_S) -> None:
+        self._limit_s = limit_s
+        self._monotonic = monotonic
+        self._loop = asyncio.get_running_loop()
+        self._under_way: dict[Shaking, asyncio.TimerHandle] = {}
+        self._queue: deque[Shaking] = deque()
+        self._is_due = False
+        self._failed = RareLine("%d TLS handshakes failed since the last such line; the last one was with %s")
+        self._plain = RareLine(
+            "%d clients did not speak TLS to a port with TLS since the last such line, and were cut off; the last one"
+            " was %s"
+        )
+        self._slow = RareLine(
+            f"%d TLS handshakes took longer than {limit_s:g} s since the last such line; the last one was with %s"
+        )
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, connection: Shaking) -> None:
+        self._under_way[connection] = self._loop.call_later(self._limit_s, self._is_late, connection)
+
+    def end(self, connection: Shaking) -> None:
+        """The handshake is over, or the connection is."""
+        timer = self._under_way.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+
+    def step_soon(self, connection: Shaking) -> None:
+        """Have the connection take a step when its turn comes."""
+        self._queue.append(connection)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._step)
+
+    def _step(self) -> None:
+        self._is_due = False
+        end = time.perf_counter() + TURN_S
+        while self._queue:
+            connection = self._queue.popleft()
+            if connection in self._under_way:
+                connection.shake()
+            if time.perf_counter() >= end:
+                break
+        if self._queue and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._step)
+
+    def drop_oldest(self) -> None:
+        """Cut off the one that began first."""
+        next(iter(self._under_way)).give_up()
+
+    def close(self) -> None:
+        """Cut off all that are under way."""
+        for connection in list(self._under_way):
+            connection.give_up()
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
+
+    def failed(self, address: str, reason: str) -> None:
+        self._failed.note(f"{address}: {reason}", self._monotonic())
+
+    def spoke_plainly(self, address: str) -> None:
+        self._plain.note(address, self._monotonic())
+
+    def _is_late(self, connection: Shaking) -> None:
+        self._slow.note(connection.address, self._monotonic())
+        connection.give_up()

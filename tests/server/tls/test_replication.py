@@ -1,0 +1,120 @@
+"""Replication over TLS: full and partial syncs, what is refused, and a real Redis as the replica."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.certificates import Authority, Certificates
+from tests.support.raw import RawClient
+from tests.support.tls import Start, TlsRedis
+from tests.support.waiting import until
+
+
+def replication(client: RawClient) -> dict[str, str]:
+    lines = client.tree("INFO", "replication").text.decode().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def is_up(client: RawClient) -> bool:
+    return replication(client).get("master_link_status") == "up"
+
+
+def length(client: RawClient) -> bytes:
+    return client.ask("XLEN", "s")
+
+
+def append(client: RawClient, count: int, size: int = 1000) -> None:
+    for _ in range(count // 100):
+        client.pipeline([["XADD", "s", "*", "f", "v" * size]] * 100)
+
+
+def test_a_replica_follows_its_primary_over_tls(start: Start) -> None:
+    primary = start()
+    with primary.client() as client:
+        append(client, 20_000)
+        replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+        with replica.client() as follower:
+            until(lambda: is_up(follower), "a full sync")
+            assert length(follower) == b":20000\r\n"
+            append(client, 5_000)
+            until(lambda: length(follower) == b":25000\r\n", "a replica that has everything")
+            assert client.ask("WAIT", 1, 60_000) == b":1\r\n"
+            assert f"port={replica.port}" in replication(client)["slave0"]
+            syncs = client.ask("INFO", "stats")
+            assert b"sync_full:1\r\n" in syncs
+            client.ask("CLIENT", "KILL", "TYPE", "replica")
+            append(client, 1_000)
+            until(lambda: length(follower) == b":26000\r\n", "a replica that has come back")
+            assert b"sync_partial_ok:1\r\n" in client.ask("INFO", "stats")
+            assert replica.stop() == 0  # while the link is there
+        assert client.ask("PING") == b"+PONG\r\n"
+
+
+def test_a_replica_that_reads_slowly_costs_its_primary_no_memory(start: Start) -> None:
+    primary = start()
+    with primary.client() as client:
+        append(client, 40_000)
+        before = primary.private_bytes()
+        replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+        with replica.client() as follower:
+            until(lambda: is_up(follower), "a full sync")
+            assert length(follower) == b":40000\r\n"
+        assert primary.private_bytes() - before < 30 << 20
+
+
+def test_a_primary_of_another_authority_is_not_followed(start: Start, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other", "other")
+    primary = start()
+    replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+    with replica.client() as client, primary.client() as source:
+        until(lambda: is_up(client), "a link")
+        assert client.ask("CONFIG", "SET", "tls-ca-cert-file", other.cert) == b"+OK\r\n"
+        source.ask("CLIENT", "KILL", "TYPE", "replica")
+        until(lambda: "certificate" in replication(client).get("riverbed_master_link_reason", ""), "a refusal")
+        assert "the TLS handshake failed" in replication(client)["riverbed_master_link_reason"]
+
+
+def test_without_tls_replication_a_port_with_tls_is_no_primary(start: Start) -> None:
+    primary = start()
+    replica = start(replicaof=f"127.0.0.1 {primary.port}")
+    with replica.client() as client:
+        until(lambda: "closed the link" in replication(client).get("riverbed_master_link_reason", ""), "a refusal")
+        assert client.ask("CONFIG", "SET", "tls-replication", "yes") == b"+OK\r\n"
+        until(lambda: is_up(client), "a link")
+
+
+def test_a_redis_follows_over_tls(start: Start, certificates: Certificates, tmp_path: Path) -> None:
+    primary = start()
+    directory = tmp_path / "redis"
+    directory.mkdir()
+    options = {"replicaof": f"127.0.0.1 {primary.port}", "tls-replication": "yes"}
+    replica = TlsRedis(directory, tmp_path / "logs", options)
+    replica.certificates = certificates
+    with primary.client() as client:
+        append(client, 2_000)
+        client.ask("BGREWRITEAOF")
+        with replica, replica.client() as follower:
+            until(lambda: is_up(follower) and length(follower) == b":2000\r\n", "a replica")
+            append(client, 100)
+            until(lambda: length(follower) == b":2100\r\n", "a replica that has everything")
+
+
+@pytest.mark.parametrize("kind", ["replica", "primary"])
+def test_a_failover_works_over_tls(start: Start, kind: str) -> None:
+    primary = start(tls_replication="yes")
+    replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+    with primary.client() as client, replica.client() as follower:
+        until(lambda: is_up(follower), "a link")
+        append(client, 100)
+        if kind == "primary":
+            assert client.ask("FAILOVER") == b"+OK\r\n"
+            until(lambda: replication(follower)["role"] == "master", "a new primary")
+            until(lambda: is_up(client), "a link the other way round")
+        else:
+            assert follower.ask("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
+            assert client.ask("REPLICAOF", "127.0.0.1", replica.port) == b"+OK\r\n"
+            until(lambda: is_up(client), "a link the other way round")
+        append(follower, 100)
+        until(lambda: length(client) == b":200\r\n", "the former primary has everything")
