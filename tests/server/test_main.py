@@ -83,7 +83,7 @@ def test_the_reference_of_the_native_module_runs_where_it_is_wanted(tmp_path: Pa
     [
         (("--port", "abc"), "command line: port: argument couldn't be parsed into an integer"),
         (("--nosuch", "1"), "command line: nosuch: there is no such setting"),
-        (("--port", "0"), "nothing to listen on: give a port and an address to bind, or a unixsocket"),
+        (("--port", "0"), "nothing to listen on: give a port or tls-port and an address to bind, or a unixsocket"),
         (("/nonexistent/riverbed.conf",), "/nonexistent/riverbed.conf: No such file or directory"),
         (("--logfile", "/nonexistent/log"), "logfile: /nonexistent/log: No such file or directory"),
     ],

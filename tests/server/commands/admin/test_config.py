@@ -50,7 +50,7 @@ def ask(product: Product) -> Ask:
 
 
 def test_get_answers_a_map_of_every_match_once(ask: Ask) -> None:
-    assert ask("GET", "tcp-*", "TIMEOUT", "t*") == {
+    assert ask("GET", "tcp-*", "TIMEOUT", "t[ci]*") == {
         b"tcp-backlog": b"511",
         b"tcp-keepalive": b"300",
         b"timeout": b"0",
