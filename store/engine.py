@@ -84,6 +84,7 @@ class Engine:
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         self.is_loaded = False
         self.has_settled = False
+        self._lost: str | None = None  # why the open transaction does not hold the state; then it is never committed
         with contextlib.ExitStack() as undo:
             undo.enter_context(made_directory(directory))
             self._lock = undo.enter_context(contextlib.ExitStack())
@@ -269,8 +270,9 @@ class Engine:
         """Execute batches of the primary and append them unchanged to the log; a replica's counterpart of `commit`.
 
         Raises ReplayError when one does not fit the state, LogWriteError when they cannot be written; all of them are
-        undone then.
+        undone then.  Raises StateLostError.
         """
+        self._require_state()
         txn = self.txn
         assert not txn.log, "a tick is open"
         data = b"".join([batch.data for batch in batches])
@@ -346,9 +348,19 @@ class Engine:
             # no commits during the replay: parts of the log are not durable, and may never be
             recovery.recover(self.log, self.txn, self._execute, commits=False)
         except (OSError, lmdb.Error, StoreError) as error:
-            raise StateLostError(f"the state could not be rebuilt: {error}") from error
+            raise self._lose(f"the state could not be rebuilt: {error}") from error
         if self.log.end.position == 0:
             self._write_preface()
+
+    def _lose(self, reason: str) -> StateLostError:
+        """Commit nothing any more: a checkpoint would say that the tables hold all of the log."""
+        self._lost = reason
+        return StateLostError(reason)
+
+    def _require_state(self) -> None:
+        """Raise StateLostError if the open transaction does not hold the state."""
+        if self._lost is not None:
+            raise StateLostError(self._lost)
 
     def _log_failed(self, error: LogWriteError) -> None:
         """Set the refusal.  It is for good if the log is broken; a write that was cut off again may be retried."""
@@ -378,7 +390,7 @@ class Engine:
             self.log = find_log(self.directory, options, self.files)
             recovery.recover(self.log, self.txn, self._execute, durable=EVERYTHING)
         except (OSError, lmdb.Error, StoreError) as error:
-            raise StateLostError(f"the full sync could not be put in place: {error}") from error
+            raise self._lose(f"the full sync could not be put in place: {error}") from error
         self.known_offsets = KnownOffsets()
         self.known_offsets.add(self.log.end)
         self.set_replids(self.log.replids)
@@ -420,8 +432,9 @@ class Engine:
         """Commit LMDB; -> a Durability that a thread can `run` while ticks continue.
 
         Call `end_checkpoint` afterwards.  A caller that needs the checkpoint to be durable may call it earlier, and
-        then waits for the disk; so does the next checkpoint.  Raises LogWriteError, lmdb.Error.
+        then waits for the disk; so does the next checkpoint.  Raises LogWriteError, lmdb.Error, StateLostError.
         """
+        self._require_state()
         self.end_checkpoint()
         self.tables.retry_mark()
         if self.log.refusal is not None:

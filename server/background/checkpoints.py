@@ -66,6 +66,7 @@ class Checkpoints:
 
     def stop(self) -> None:
         """Begin no other checkpoint."""
+        self._is_due = False
         if self._timer is not None:
             self._timer.cancel()
 

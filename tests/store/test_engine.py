@@ -20,7 +20,15 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
-from riverbed.store.errors import CorruptionError, LockedError, LogWriteError, Refusal, ReplayError, VersionError
+from riverbed.store.errors import (
+    CorruptionError,
+    LockedError,
+    LogWriteError,
+    Refusal,
+    ReplayError,
+    StateLostError,
+    VersionError,
+)
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import META_NUMBERING, META_STORE
 from riverbed.store.format.packing import unpack_row
@@ -689,6 +697,27 @@ def test_a_log_that_could_not_be_synced_takes_no_more_writes_and_reads_go_on(fau
     with pytest.raises(LogWriteError):
         faulty.engine.checkpoint()
     faulty.kill()
+    faulty.open()
+    assert faulty.dump() == expected
+
+
+def test_a_state_that_could_not_be_rebuilt_is_never_committed(faulty: Store) -> None:
+    """A checkpoint would say that the tables hold the log, and they hold a part of it: the rest would be lost."""
+    make_something(faulty)
+    faulty.checkpoint()
+    faulty.add(b"a", "949-0")
+    faulty.commit()
+    expected = faulty.dump()
+    files_of(faulty).fail("write", errno.EIO)
+    files_of(faulty).fail("open", errno.EIO)
+    faulty.add(b"a", "950-0")
+    with pytest.raises(StateLostError):
+        faulty.commit()
+    with pytest.raises(StateLostError):
+        faulty.engine.checkpoint()
+    with pytest.raises(StateLostError):
+        faulty.engine.apply([])
+    faulty.engine.abandon()
     faulty.open()
     assert faulty.dump() == expected
 

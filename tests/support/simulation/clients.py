@@ -53,6 +53,7 @@ class Worker:
         self._history = history
         self._client: Client | None = None
         self._number = 0
+        self._stamp: Stamp | None = None  # where the server's log ended when it answered last
         self._account: Account = records.account(name.encode())
 
     async def run(self) -> None:
@@ -91,15 +92,12 @@ class Worker:
         self._history.note(self.name, f"asks {shown}")
         client.send(*commands)
         replies = [await client.receive(patience_s) for _ in commands]
+        self._stamp = client.stamp
         self._history.note(self.name, f"told {' | '.join(map(text, replies))}")
         if any(isinstance(reply, ErrorReply) and _sends_away(reply) for reply in replies):
             self._close()  # another server is the primary, or this one may take no writes
             await asyncio.sleep(0.1)
         return replies
-
-    @property
-    def _stamp(self) -> Stamp | None:
-        return None if self._client is None else self._client.stamp
 
     @property
     def _now(self) -> float:

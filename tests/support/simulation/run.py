@@ -101,7 +101,9 @@ class World:
         self.machines = [self._machine(name) for name in plan.machines]
         loop = self.scheduler.loop("sentinel")
         loop.network = self.network
-        self.sentinel = Sentinel(loop, plan.machines, Random(f"{seed}/sentinel"), self.history)
+        self.sentinel = Sentinel(
+            loop, plan.machines, Random(f"{seed}/sentinel"), self.history, lambda name: self.machine(name).starts
+        )
         self.sentinel_loop = loop
         self.workers: list[Worker] = []
         for number, kind in enumerate(_KINDS[: plan.clients]):

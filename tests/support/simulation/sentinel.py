@@ -7,6 +7,7 @@ furthest ahead is chosen.  What it believes is where clients go.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -26,7 +27,10 @@ Info = dict[str, str]
 class Sentinel:
     """`primary` is the server that clients are sent to; `promotions` are the times at which another one became it."""
 
-    def __init__(self, loop: Loop, names: list[str], random: Random, history: History) -> None:
+    def __init__(
+        self, loop: Loop, names: list[str], random: Random, history: History, starts_of: Callable[[str], int]
+    ) -> None:
+        """`starts_of` tells how often a server was started."""
         self.primary = names[0]
         self._primaries = [(0.0, names[0])]
         self.promotions: list[float] = []
@@ -37,17 +41,32 @@ class Sentinel:
         self._history = history
         self._clients: dict[str, Client] = {}
         self._missed = 0
+        self._written: dict[str, str] = {}  # whom each follows, as its configuration says
+        self._starts: dict[str, int] = {}  # how often it was started by then
+        self._starts_of = starts_of
 
     async def run(self) -> None:
         while True:
             found = await asyncio.gather(*[self._info(name) for name in self._names])
             infos = {name: info for name, info in zip(self._names, found, strict=True) if info is not None}
             self.is_settled = self._are_settled(infos)
+            await self._have_written_down(infos)
             await self._choose(infos)
             for name, info in infos.items():
                 if name != self.primary and info.get("master_host") != self.primary:
                     await self._command(name, "REPLICAOF", self.primary, PORT)
             await asyncio.sleep(self._random.uniform(*_LOOK_S))
+
+    async def _have_written_down(self, infos: dict[str, Info]) -> None:
+        """FAILOVER changes roles without writing them into the configuration; a server would start with the old one."""
+        for name, info in infos.items():
+            role = info.get("master_host", "")
+            if self._written.get(name) != role:
+                self._written[name] = role
+                if isinstance(await self._ask_or_none(name, "CONFIG", "REWRITE"), bytes):
+                    self._starts[name] = self._starts_of(name)
+                else:
+                    del self._written[name]
 
     def _are_settled(self, infos: dict[str, Info]) -> bool:
         offsets = {info["master_repl_offset"] for info in infos.values()}
@@ -72,6 +91,8 @@ class Sentinel:
             return
         other = info["master_host"]
         if infos.get(other, {}).get("role") == "master":  # it has handed over
+            if any(self._starts.get(known) != self._starts_of(known) for known in (self.primary, other)):
+                self.promotions.append(self._history.now)  # or a start has brought an old configuration back
             self._is_primary(other)
         elif not any(its["role"] == "master" for its in infos.values()):
             await self._promote(infos)
@@ -103,11 +124,8 @@ class Sentinel:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     async def _info(self, name: str) -> Info | None:
-        try:
-            reply = await self._ask(name, "INFO", "replication")
-        except Lost:
-            return None
-        if isinstance(reply, ErrorReply):
+        reply = await self._ask_or_none(name, "INFO", "replication")
+        if not isinstance(reply, bytes):
             return None
         return dict(line.split(":", 1) for line in reply.decode().splitlines() if ":" in line)
 
@@ -122,6 +140,12 @@ class Sentinel:
             return False
         self._history.note("sentinel", f"was told {replies[-1]}")
         return isinstance(replies[-1], list) and not any(isinstance(reply, ErrorReply) for reply in replies[-1])
+
+    async def _ask_or_none(self, name: str, *words: Word) -> Any:
+        try:
+            return await self._ask(name, *words)
+        except Lost:
+            return None
 
     async def _ask(self, name: str, *words: Word) -> Any:
         try:
