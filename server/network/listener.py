@@ -246,5 +246,5 @@ async def _open_metrics(server: Server, addresses: Addresses) -> Metrics | None:
     from riverbed.server.prometheus.page import Metrics
 
     metrics = Metrics(server.context, server.executor.control, server.replication, server.tasks)
-    await metrics.listen(addresses.metrics)
+    await metrics.listen(addresses.metrics, server.tls if server.context.config.metrics_tls else None)
     return metrics

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
+    from riverbed.server.tls.handshakes import Handshakes
+    from riverbed.server.tls.tls import Tls
 
 # Makes the body of a page.
 Page = Callable[[], Coroutine[Any, Any, bytes]]
 
 # Connections at once, because descriptors are for clients.  One more takes the place of the oldest that has asked for
-# nothing yet, and is cut off when all have.
+# nothing yet, and is cut off when all have.  As many may be in a TLS handshake.
 MAX_CONNECTIONS: Final = 8
 MAX_HEAD_BYTES: Final = 8192
 MAX_IGNORED_BYTES: Final = 1 << 16
@@ -48,21 +50,39 @@ class MetricsHttp:
         self.connections: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.StreamReader, asyncio.Task[None]] = {}  # have asked for nothing yet, oldest first
         self._servers: list[asyncio.Server] = []
+        self._handshakes: Handshakes | None = None
 
     @property
     def silent_count(self) -> int:
         """How many connections have asked for nothing yet."""
         return len(self._silent)
 
-    async def listen(self, sockets: Iterable[socket.socket]) -> None:
-        """Answer at `sockets`, which are bound.  Raises OSError."""
+    async def listen(self, sockets: Iterable[socket.socket], tls: Tls | None = None) -> None:
+        """Answer at `sockets`, which are bound, with `tls` or in the clear.  Raises OSError."""
+        loop = asyncio.get_running_loop()
+        handshakes = None if tls is None else tls.new_handshakes()
+        self._handshakes = handshakes
+
+        def reader() -> asyncio.Protocol:
+            stream = asyncio.StreamReader(limit=MAX_HEAD_BYTES, loop=loop)
+            return asyncio.StreamReaderProtocol(stream, self._connected, loop=loop)
+
+        def protocol() -> asyncio.BaseProtocol:
+            if tls is None or handshakes is None:
+                return reader()
+            if len(handshakes) >= MAX_CONNECTIONS:
+                handshakes.drop_oldest()
+            return tls.accept(handshakes, reader)
+
         for sock in sockets:
-            self._servers.append(await asyncio.start_server(self._connected, sock=sock, limit=MAX_HEAD_BYTES))
+            self._servers.append(await loop.create_server(protocol, sock=sock))
 
     def close(self) -> None:
         """Listen no more, and cut off the connected clients."""
         for server in self._servers:
             server.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for connection in self.connections:
             connection.cancel()
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Control
     from riverbed.server.replication.role import Replication
+    from riverbed.server.tls.tls import Tls
 
 # How many streams have figures of their own, those with groups first, then the longest; and how many of their groups,
 # those with the most pending first.
@@ -60,9 +61,9 @@ class Metrics:
         pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
         self._http = MetricsHttp(pages, tasks)
 
-    async def listen(self, sockets: Iterable[socket.socket]) -> None:
-        """Answer at `sockets`, which are bound.  Raises OSError."""
-        await self._http.listen(sockets)
+    async def listen(self, sockets: Iterable[socket.socket], tls: Tls | None) -> None:
+        """Answer at `sockets`, which are bound, with `tls` or in the clear.  Raises OSError."""
+        await self._http.listen(sockets, tls)
 
     def close(self) -> None:
         self._http.close()

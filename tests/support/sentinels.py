@@ -18,8 +18,10 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from tests.support.certificates import Certificates
 from tests.support.raw import RawClient, Word
 from tests.support.servers import RedisServer, RiverbedServer, Server, StartError, free_port
+from tests.support.tls import TlsClient, TlsRiverbed, client_context
 
 NAME: Final = "stream-store"  # of the group, as sentinels call it
 QUORUM: Final = 2
@@ -75,11 +77,21 @@ class RedisMember(_Settled, RedisServer):
     """A real Redis."""
 
 
-Member = RiverbedMember | RedisMember
+
+
+class TlsMember(_Settled, TlsRiverbed):
+    """Ours, with TLS alone, for clients and replicas."""
+
+    def __init__(self, directory: Path, log_directory: Path, certificates: Certificates) -> None:
+        super().__init__(directory, log_directory, {"tls-replication": "yes"})
+        self.certificates = certificates
+
+
+Member = RiverbedMember | RedisMember | TlsMember
 
 
 class SentinelServer(_Settled):
-    """One sentinel: redis-server under its other name."""
+    """One sentinel: redis-server under its other name; with TLS alone when the member that it watches has it."""
 
     name = "redis-sentinel"
 
@@ -87,12 +99,19 @@ class SentinelServer(_Settled):
         super().__init__(directory, log_directory)
         self._watched = watched
 
+    def client(self, *, timeout_s: float = 60.0) -> RawClient:
+        watched = self._watched
+        if not isinstance(watched, TlsMember):
+            return super().client(timeout_s=timeout_s)
+        own = client_context(watched.certificates, watched.certificates.client)
+        return TlsClient(self.port, own, timeout_s=timeout_s)
+
     def program(self) -> list[str]:
         return RedisServer.program(self._watched)
 
     def settings(self) -> dict[str, object]:
         return {
-            "port": self.port,
+            **self._ports(),
             "bind": "127.0.0.1",
             "dir": self.directory,
             "sentinel monitor": f"{NAME} 127.0.0.1 {self._watched.port} {QUORUM}",
@@ -100,6 +119,12 @@ class SentinelServer(_Settled):
             "sentinel failover-timeout": f"{NAME} {FAILOVER_TIMEOUT_MS}",
             "sentinel parallel-syncs": f"{NAME} 1",
         }
+
+    def _ports(self) -> dict[str, object]:
+        if not isinstance(self._watched, TlsMember):
+            return {"port": self.port}
+        files = self._watched.certificates.settings()
+        return {"port": 0, "tls-port": self.port, "tls-replication": "yes", **files}
 
     def command(self) -> list[str]:
         return [*super().command(), "--sentinel"]
@@ -200,8 +225,15 @@ class Watched:
         once = Retry(NoBackoff(), 0)
         addresses = [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
         asking = {"socket_timeout": 10.0, "retry": once}
-        return Sentinel(addresses, sentinel_kwargs=asking, socket_timeout=10.0, retry=once).master_for(NAME)
+        first = self.members[0]
+        files: dict[str, object] = {}
+        if isinstance(first, TlsMember):
+            own, authority = first.certificates.client, first.certificates.authority
+            files = {"ssl": True, "ssl_ca_certs": str(authority.cert)}
+            files |= {"ssl_certfile": str(own.cert), "ssl_keyfile": str(own.key)}
+        sentinel = Sentinel(addresses, sentinel_kwargs=asking | files, socket_timeout=10.0, retry=once, **files)
+        return sentinel.master_for(NAME)
 
     def ask_sentinel(self, *words: Word) -> bytes:
-        with RawClient(self.sentinels[0].port, timeout_s=60) as client:
+        with self.sentinels[0].client(timeout_s=60) as client:
             return client.ask("SENTINEL", *words)

@@ -19,9 +19,10 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as NoReply
 
 from tests.conftest import broken_invariants
+from tests.support.certificates import Certificates
 from tests.support.faults.ledger import Account, Add, Fate, Ledger, read_id
 from tests.support.faults.producers import read_streams
-from tests.support.sentinels import NAME, RiverbedMember, Watched
+from tests.support.sentinels import NAME, RiverbedMember, TlsMember, Watched
 
 WRITERS = 3
 WRITES_BEFORE = 200  # of each writer, before anything happens
@@ -84,6 +85,17 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
         for member in members:
             if member.process is not None:
                 member.stop()
+    for member in members:
+        assert broken_invariants(member.directory) == []
+
+
+def test_a_killed_primary_is_replaced_over_tls_without_losing_what_was_confirmed(tmp_path: Path) -> None:
+    certificates = Certificates.make(tmp_path / "certificates")
+    members = [TlsMember(tmp_path / f"member-{number}", tmp_path / "logs", certificates) for number in range(3)]
+    with Watched(members, tmp_path) as watched:
+        test_a_killed_primary_is_replaced_without_losing_what_was_confirmed(watched)
+        for member in members:
+            member.stop()
     for member in members:
         assert broken_invariants(member.directory) == []
 
