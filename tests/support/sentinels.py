@@ -77,8 +77,6 @@ class RedisMember(_Settled, RedisServer):
     """A real Redis."""
 
 
-
-
 class TlsMember(_Settled, TlsRiverbed):
     """Ours, with TLS alone, for clients and replicas."""
 
