@@ -36,7 +36,12 @@ from riverbed.tools.spark.reading.groups import group_batches
 from riverbed.tools.spark.reading.locations import Place, open_place, resolve
 from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text, read_options
 from riverbed.tools.spark.reading.plan import Span, plan
-from riverbed.tools.spark.reading.schemas import default_schema, entry_columns, picked_columns
+from riverbed.tools.spark.reading.schemas import (
+    default_schema,
+    entry_columns,
+    picked_columns,
+    warn_of_default_names,
+)
 
 NAME = "riverbed"
 
@@ -53,11 +58,15 @@ class RiverbedSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         settle()
-        return SnapshotReader(read_options(self.options), schema)
+        options = read_options(self.options)
+        if options.table is Table.ENTRIES:
+            warn_of_default_names(schema)
+        return SnapshotReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 
+        warn_of_default_names(schema)
         return EntryStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

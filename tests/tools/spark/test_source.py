@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import redis
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from riverbed.tools.spark.reading.options import Table
+from riverbed.tools.spark.reading.schemas import default_schema, warn_of_default_names
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
 from tests.tools.spark.stores import freeze, rows_read
@@ -152,3 +154,35 @@ def test_what_cannot_be_read_is_told_in_one_line(
 def test_a_path_without_a_snapshot_is_told(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="there is no snapshot"):
         spark.read.format("riverbed").load(str(tmp_path / "nothing")).collect()
+
+
+def test_sql_reads_by_a_view_and_a_table_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    product.run("XADD", "s", "1-0", "n", 7)
+    snapshot = freeze(product, tmp_path / "snapshot")
+
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW one (n int, _ms bigint) USING riverbed OPTIONS (path '{snapshot}')")
+    assert spark.sql("SELECT n, _ms FROM one").collect() == [(7, 1)]
+    with pytest.raises(
+        Exception, match=r"CREATE TABLE keeps no path .*; take CREATE TEMPORARY VIEW name USING riverbed"
+    ):
+        spark.sql(f"CREATE TABLE two USING riverbed OPTIONS (path '{snapshot}')").collect()
+    with pytest.raises(Exception, match=r"no path: .* in SQL CREATE TEMPORARY VIEW name USING riverbed"):
+        spark.sql("CREATE OR REPLACE TEMPORARY VIEW three USING riverbed").collect()
+
+
+@pytest.mark.parametrize(
+    "schema", ["key string, id string", "id string", "timestamp timestamp, fields map<string,binary>"]
+)
+def test_a_schema_with_names_of_the_default_columns_is_warned_of(schema: str) -> None:
+    parsed = StructType.fromDDL(schema)
+    meant = ", ".join(f"_{name}" for name in parsed.fieldNames())
+
+    with pytest.warns(UserWarning, match=f"are fields of the entries; what an entry itself has is in {meant}"):
+        warn_of_default_names(parsed)
+
+
+@pytest.mark.parametrize("schema", ["_key string, _id string", "id string, user string", "_id string, id string"])
+def test_a_schema_with_a_name_of_its_own_is_not_warned_of(schema: str) -> None:
+    warn_of_default_names(StructType.fromDDL(schema))
+    warn_of_default_names(default_schema(Table.ENTRIES))

@@ -145,9 +145,16 @@ def _reason(noise: IO[bytes]) -> str:
     return exceptions[-1] if exceptions else " ".join(lines[-3:])
 
 
+# The lines of a traceback are indented, up to the error itself.
+_END_OF_TRACEBACK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
+
+
 def first_line(error: BaseException) -> str:
-    """The cause, in an error that has a Java stack in its text."""
+    """The cause, in an error that has a stack of Java or Python in its text."""
     text = str(error)
+    causes = _END_OF_TRACEBACK.findall(text)
+    if causes:
+        return str(causes[-1])
     cause = re.search(r"^: (?:[\w.$]+: )?(.+)$", text, re.MULTILINE)
     return cause[1] if cause else next(filter(str.strip, text.splitlines()), type(error).__name__)
 

@@ -245,7 +245,8 @@ def _stream_report(row: Any, gaps: Mapping[StreamName, Any]) -> dict[str, Any]:
     """The report of one stream.  Gaps are milliseconds from an entry to the next; None with fewer than two entries."""
     key = bytes(row["_key_binary"])
     gap = gaps.get((row["_db"], key))
-    minutes = row["last"] // _MINUTE_MS - row["first"] // _MINUTE_MS + 1  # with the minutes without an entry
+    # From the first entry to the last; what comes in less than a minute is no rate of a minute.
+    minutes = max((row["last"] - row["first"]) / _MINUTE_MS, 1)
     gaps_ms = None
     if gap is not None and gap.longest is not None:
         gaps_ms = {f"p{percent}": round(ms) for percent, ms in zip(_PERCENTS, gap.percentiles, strict=True)}

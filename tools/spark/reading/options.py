@@ -126,6 +126,9 @@ def key_text(key: bytes) -> str:
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check the user's options.  Raises OptionError, which names the option and its possible values."""
     given = {name.lower(): value for name, value in options.items()}
+    if "location" in given:
+        # What Spark adds to the options of a table when it is made; it adds none of them when the table is read.
+        raise OptionError(f"CREATE TABLE keeps no path for a source in Python; take {_IN_SQL}")
     paths = _paths(given)
     names = _names(given)
     streams, pattern = _streams(given)
@@ -164,6 +167,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     return read
 
 
+_IN_SQL: Final = "CREATE TEMPORARY VIEW name USING riverbed OPTIONS (path 'data/snapshots/NAME')"
 # The options as the documentation spells them, for messages.
 _READ: Final = (
     "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
@@ -195,7 +199,8 @@ def _paths(given: dict[str, str]) -> tuple[str, ...]:
         paths.append(path)
     if not any(paths):
         raise OptionError(
-            'no path: say which snapshot, as in spark.read.format("riverbed").load("data/snapshots/NAME")'
+            'no path: say which snapshot, as in spark.read.format("riverbed").load("data/snapshots/NAME"), or in SQL '
+            f"{_IN_SQL}"
         )
     return tuple(each for each in paths if each)
 

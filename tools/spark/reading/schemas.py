@@ -7,6 +7,7 @@ tables it picks columns.  Spark's Python API does not pass on which columns a qu
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Final
 
@@ -148,6 +149,18 @@ def entry_columns(schema: StructType, options: ReadOptions) -> EntryColumns:
         else:
             columns.append(EntryColumn(spark.name, None, spark.name.encode(), field.type, converter(field.type)))
     return EntryColumns(arrow, tuple(columns), corrupt)
+
+
+def warn_of_default_names(schema: StructType) -> None:
+    """Warn of a schema for entries that takes its names from the default columns: it asks for fields of these names."""
+    names = schema.fieldNames()
+    default = default_schema(Table.ENTRIES)
+    if names and schema != default and set(names) <= set(default.fieldNames()):
+        asked, meant = ", ".join(names), ", ".join(f"_{name}" for name in names)
+        warnings.warn(
+            f"the columns {asked} of the schema are fields of the entries; what an entry itself has is in {meant}",
+            stacklevel=2,
+        )
 
 
 def picked_columns(schema: StructType, table: Table) -> pa.Schema:

@@ -172,6 +172,18 @@ def test_of_an_error_of_spark_the_line_that_matters_is_told() -> None:
     assert explain_spark(Exception("\n[PATH_NOT_FOUND] no path\nmore")) == "no path"
 
 
+def test_of_a_traceback_of_a_worker_the_last_line_is_told() -> None:
+    text = (
+        "Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times: "
+        "org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        '  File "worker.py", line 1, in main\n    process()\nKeyError: 1\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "x.py", line 7, in read\n    file.read()\n'
+        "OSError: [Errno 5] Input/output error\n\n\tat org.apache.spark.api.python.BasePythonRunner"
+    )
+    assert explain_spark(Exception(text)) == "OSError: [Errno 5] Input/output error"
+
+
 def test_spark_submit_runs_a_job_and_prints_nothing_else(spark: SparkSession, snapshot: Path, tmp_path: Path) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     environment = {**os.environ, "PYTHONPATH": str(IMPORTED_FROM), "PYSPARK_PYTHON": sys.executable}

@@ -85,6 +85,20 @@ def test_a_range_of_time_and_a_pattern_bound_what_is_counted(
     assert (found["streams"], found["entries"], found["largest"][0]["gaps_ms"]["p50"]) == (1, 4, MINUTE_MS)
 
 
+def test_a_rate_is_by_the_time_between_the_first_entry_and_the_last(
+    spark: SparkSession, server: RiverbedServer, tmp_path: Path
+) -> None:
+    client = redis.Redis(port=server.port)
+    for number in range(31):  # 30 entries after the first in 90 s, which touch three minutes of the clock
+        client.xadd("steady", {"f": "v"}, id=f"{FIRST_MS + 50_000 + number * 3000}-0")
+    for number in range(4):  # within a second, at the end of a minute and the beginning of the next
+        client.xadd("burst", {"f": "v"}, id=f"{FIRST_MS + MINUTE_MS - 400 + number * 200}-0")
+
+    found = report("rates", freeze(server, tmp_path / "s"))
+
+    assert {each["key"]: each["per_minute"] for each in found["largest"]} == {"steady": 20.667, "burst": 4.0}
+
+
 def test_an_empty_store_has_no_rates(spark: SparkSession, server: RiverbedServer, tmp_path: Path) -> None:
     found = report("rates", freeze(server, tmp_path / "s"))
 
