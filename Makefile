@@ -104,9 +104,9 @@ lock:
 	@sh .ci/make-venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV_COMPILE) --extra build --output-file requirements/run.txt pyproject.toml
-	$(UV_COMPILE) --extra build --extra test --extra spark --constraint requirements/run.txt \
+	$(UV_COMPILE) --extra build --extra test --extra sql --extra spark --constraint requirements/run.txt \
 		--output-file requirements/test.txt pyproject.toml
-	$(UV_COMPILE) --extra build --extra test --extra spark --extra bench --constraint requirements/test.txt \
+	$(UV_COMPILE) --extra build --extra test --extra sql --extra spark --extra bench --constraint requirements/test.txt \
 		--output-file requirements/bench.txt pyproject.toml
 	rm -rf .venv-lock
 

@@ -14,12 +14,12 @@ from tests.support.servers import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 RUN = [*PROJECT["dependencies"], *EXTRAS["build"]]
-TEST = [*RUN, *EXTRAS["test"], *EXTRAS["spark"]]
+TEST = [*RUN, *EXTRAS["test"], *EXTRAS["sql"], *EXTRAS["spark"]]
 LOCKED_BY = {"run": RUN, "test": TEST, "bench": [*TEST, *EXTRAS["bench"]]}
 
 
 def test_every_extra_is_locked() -> None:
-    assert set(EXTRAS) == {"build", "test", "spark", "bench"}
+    assert set(EXTRAS) == {"build", "test", "sql", "spark", "bench"}
 
 
 def blocks(name: str) -> list[str]:

@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "dump": ("riverbed.tools.subcommands.dump", "dump"),
     "import": ("riverbed.tools.subcommands.importing", "import_"),
     "load": ("riverbed.tools.subcommands.load", "load"),
+    "read": ("riverbed.tools.subcommands.read", "read"),
     "replay": ("riverbed.tools.subcommands.replay", "replay"),
     "restore": ("riverbed.tools.subcommands.restore", "restore"),
     "snapshot": ("riverbed.tools.subcommands.snapshot", "snapshot"),

@@ -10,7 +10,7 @@ page on the disk without the pages that it points to.  Commit 41 is whole then, 
 before 42 is the older commit of the two.  So a mark, a file beside the tables, names the boot of the machine in which
 the tables were opened.  If the machine has booted since, the older meta page counts, and the log has the later commits.
 
-Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits, see `tools/spark/reading/pages.py`.
+Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits, see `tools/columns/pages.py`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def store_entries(
     with tables_at_rest(path, progress) as (tables, _), tables.env.begin() as txn:
         reader = TableReader(tables, txn)
         try:
-            row = _stream_row(reader, db, key)
+            row = stream_row(reader, db, key)
             if row is None:
                 raise Failure(f"there is no stream {name_text(key)} in database {db} of {path}")
             for told, (_, entry) in enumerate(StreamEntries(reader, row).rows(first, last)):
@@ -47,7 +47,8 @@ def store_entries(
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
 
 
-def _stream_row(reader: TableReader, db: int, key: bytes) -> StreamRow | None:
+def stream_row(reader: TableReader, db: int, key: bytes) -> StreamRow | None:
+    """The row of a stream, or None.  Raises Failure for a database that there is not."""
     numbers = keyspaces(reader)
     if db >= len(numbers):
         raise Failure(f"there is no database {db}; there are {len(numbers)}")

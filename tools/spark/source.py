@@ -28,13 +28,14 @@ from riverbed.store.errors import StoreError
 from riverbed.store.ids import id_text
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.tables.reader import TableReader
+from riverbed.tools.columns.streams import key_text
 from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
 from riverbed.tools.spark.reading.filters import push
 from riverbed.tools.spark.reading.groups import group_batches
 from riverbed.tools.spark.reading.locations import Place, open_place, resolve
-from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text, read_options
+from riverbed.tools.spark.reading.options import ReadOptions, Table, read_options
 from riverbed.tools.spark.reading.plan import Span, plan
 from riverbed.tools.spark.reading.schemas import (
     default_schema,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +16,15 @@ import pyarrow.compute as pc
 
 from riverbed.store.format.resp import decode_entry
 from riverbed.store.tables.reader import TableReader
+from riverbed.tools.columns.decode import EntryBatch
+from riverbed.tools.columns.fetch import Fetched
+from riverbed.tools.columns.metadata import fields_map, longs, timestamps
+from riverbed.tools.columns.streams import StreamHere
 from riverbed.tools.spark.errors import MalformedValueError
-from riverbed.tools.spark.reading.decode import EntryBatch
-from riverbed.tools.spark.reading.fetch import Fetched, fetch
 from riverbed.tools.spark.reading.options import Mode, ReadOptions
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import EntryColumn, EntryColumns
-from riverbed.tools.spark.reading.streamwalk import StreamHere
-
-_LAST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
-_MAX_LONG: Final = (1 << 63) - 1
+from riverbed.tools.spark.reading.streamwalk import fetch_span
 
 
 def entry_batches(
@@ -33,7 +32,7 @@ def entry_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The entries of a span, by stream and ID.  Raises MalformedValueError in mode FAILFAST, MalformedRowError."""
     maker = _BatchMaker(span, options, columns)
-    for fetched in fetch(reader, span, options):
+    for fetched in fetch_span(reader, span, options):
         yield maker.batch(fetched)
 
 
@@ -103,11 +102,7 @@ class _BatchMaker:
             case "corrupt":
                 return pa.nulls(count, type=pa.string())
             case "fields" | "fields_text":
-                items = batch.items(unique=True)
-                names = readable(items.names)
-                values = items.values if column.metadata == "fields" else readable(items.values)
-                offsets = pa.array(items.offsets)
-                return pa.MapArray.from_arrays(offsets, names, values).cast(column.type)
+                return fields_map(batch, as_text=column.metadata == "fields_text").cast(column.type)
             case "items":
                 items = batch.items(unique=False)
                 structs = pa.StructArray.from_arrays([items.names, items.values], ["name", "value"])
@@ -130,27 +125,6 @@ def _whose(fetched: Fetched, number: int) -> StreamHere:
             return stream
         number -= count
     raise AssertionError(number)
-
-
-def longs(numbers: Any) -> pa.Array:
-    """Unsigned numbers of 64 bits as Spark's signed ones; null for numbers that do not fit."""
-    return pa.array(numbers.astype(np.int64), mask=numbers > _MAX_LONG if (numbers > _MAX_LONG).any() else None)
-
-
-def timestamps(ms: Any) -> pa.Array:
-    """Unix milliseconds as timestamps of microseconds; null beyond the year 294247, where timestamps end."""
-    beyond = ms > _LAST_TIMESTAMP_MS
-    micros = np.where(beyond, 0, ms).astype(np.int64) * 1000
-    return pa.array(micros, mask=beyond if beyond.any() else None).cast(pa.timestamp("us", tz="UTC"))
-
-
-def readable(values: pa.BinaryArray) -> pa.Array:
-    """Bytes as text; bytes that are not UTF-8 are written as \\xff."""
-    try:
-        return values.cast(pa.string())
-    except pa.ArrowInvalid:
-        texts = [None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist()]
-        return pa.array(texts, type=pa.string())
 
 
 def _corrupt_texts(batch: EntryBatch, malformed: Any) -> pa.Array:

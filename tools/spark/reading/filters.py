@@ -25,7 +25,8 @@ from pyspark.sql.datasource import (
 )
 
 from riverbed.store.ids import MAX_HALF, StreamID, make_id, parse_id
-from riverbed.tools.spark.reading.options import Range, ReadOptions, Table
+from riverbed.tools.columns.streams import Range
+from riverbed.tools.spark.reading.options import ReadOptions, Table
 
 # `ms` is null for IDs above this, and no comparison with null is true.
 _MAX_MS: Final = (1 << 63) - 1

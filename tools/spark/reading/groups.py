@@ -20,10 +20,11 @@ from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import nodes_of
-from riverbed.tools.spark.reading.entries import longs, readable, timestamps
-from riverbed.tools.spark.reading.options import ReadOptions, Table, key_text
+from riverbed.tools.columns.metadata import longs, readable, timestamps
+from riverbed.tools.columns.streams import StreamHere, key_text
+from riverbed.tools.spark.reading.options import ReadOptions, Table
 from riverbed.tools.spark.reading.plan import Span
-from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
+from riverbed.tools.spark.reading.streamwalk import streams_of
 
 _MAX_ROWS: Final = 16384
 Row = dict[str, Any]

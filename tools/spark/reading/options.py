@@ -16,6 +16,7 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from riverbed.server.glob import Glob
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
+from riverbed.tools.columns.streams import Range, key_text
 from riverbed.tools.spark.errors import OptionError
 
 _MAX_MS: Final = (1 << 64) - 1
@@ -50,21 +51,6 @@ class Verify(enum.Enum):
     ALWAYS = "always"  # by every task
     ONCE = "once"  # per machine and file, until the file changes
     NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """IDs from `first` to `last`, both included."""
-
-    first: StreamID = MIN_ID
-    last: StreamID = MAX_ID
-
-    def cut(self, other: Range) -> Range:
-        return Range(max(self.first, other.first), min(self.last, other.last))
-
-    @property
-    def is_empty(self) -> bool:
-        return self.first > self.last
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +102,6 @@ class ReadOptions:
             return self.range
         name = db, key
         return self.range.cut(Range(self.starts.get(name, MIN_ID), self.ends.get(name, MAX_ID)))
-
-
-def key_text(key: bytes) -> str:
-    """A key for a column of texts: bytes that are not UTF-8 are written as \\xff."""
-    return key.decode(errors="backslashreplace")
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:

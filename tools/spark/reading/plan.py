@@ -17,8 +17,9 @@ from pyspark.sql.datasource import InputPartition
 
 from riverbed.store.ids import MAX_ID, StreamID
 from riverbed.store.snapshot.reader import Snapshot, StreamSummary
+from riverbed.tools.columns.streams import Range
 from riverbed.tools.spark.reading.locations import Place
-from riverbed.tools.spark.reading.options import Range, ReadOptions, Table
+from riverbed.tools.spark.reading.options import ReadOptions, Table
 
 # A core reads so many in a second; a task takes about 50 ms beside its reading.
 _GOOD_ROWS = 2_000_000

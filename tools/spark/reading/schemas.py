@@ -27,8 +27,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from riverbed.tools.columns.convert import Cast, UnsupportedTypeError, converter
 from riverbed.tools.spark.errors import OptionError
-from riverbed.tools.spark.reading.convert import Cast, converter
 from riverbed.tools.spark.reading.options import ReadOptions, Table
 
 DEFAULT: Final[dict[Table, str]] = {
@@ -147,7 +147,7 @@ def entry_columns(schema: StructType, options: ReadOptions) -> EntryColumns:
                 raise OptionError(f"{spark.name} is {known}, and cannot be {spark.dataType.simpleString()}")
             columns.append(EntryColumn(spark.name, spark.name.removeprefix("_"), None, field.type, None))
         else:
-            columns.append(EntryColumn(spark.name, None, spark.name.encode(), field.type, converter(field.type)))
+            columns.append(EntryColumn(spark.name, None, spark.name.encode(), field.type, _cast_to(field.type)))
     return EntryColumns(arrow, tuple(columns), corrupt)
 
 
@@ -161,6 +161,13 @@ def warn_of_default_names(schema: StructType) -> None:
             f"the columns {asked} of the schema are fields of the entries; what an entry itself has is in {meant}",
             stacklevel=2,
         )
+
+
+def _cast_to(kind: pa.DataType) -> Cast:
+    try:
+        return converter(kind)
+    except UnsupportedTypeError as error:
+        raise OptionError(str(error)) from None
 
 
 def picked_columns(schema: StructType, table: Table) -> pa.Schema:

@@ -27,8 +27,7 @@ from riverbed.store.ids import StreamID, id_text
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
-from riverbed.tools.spark.reading.options import key_text
-from riverbed.tools.spark.reading.streamwalk import StreamHere
+from riverbed.tools.columns.streams import StreamHere, key_text
 from riverbed.tools.spark.streaming.counting import EntryCounts
 from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, StreamName
 

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 from riverbed.store.tables.reader import TableReader
+from riverbed.tools.columns.streams import StreamHere
 from riverbed.tools.spark.errors import DataLossError, OptionError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
@@ -31,7 +32,7 @@ from riverbed.tools.spark.reading.locations import Place, live_place, open_place
 from riverbed.tools.spark.reading.options import ReadOptions, Table
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import entry_columns
-from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
+from riverbed.tools.spark.reading.streamwalk import streams_of
 from riverbed.tools.spark.streaming.continuity import (
     deleted_loss,
     is_another,

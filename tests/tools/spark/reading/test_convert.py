@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 
-from riverbed.tools.spark.reading.convert import converter
+from riverbed.tools.columns.convert import converter
 
 _TYPES: Final = {
     "string": pa.string(),

@@ -12,11 +12,12 @@ from riverbed.store.ids import make_id
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.reader import TableReader
-from riverbed.tools.spark.reading.fetch import fetch
+from riverbed.tools.columns.pages import PageTable
+from riverbed.tools.columns.streams import Range
 from riverbed.tools.spark.reading.locations import open_place, resolve
-from riverbed.tools.spark.reading.options import Range, ReadOptions
-from riverbed.tools.spark.reading.pages import PageTable
+from riverbed.tools.spark.reading.options import ReadOptions
 from riverbed.tools.spark.reading.plan import Span, plan
+from riverbed.tools.spark.reading.streamwalk import fetch_span
 from tests.support.store.stores import Store
 
 # (database, key, row as it is stored)
@@ -59,7 +60,7 @@ def read(options: ReadOptions, spans: list[Span] | None = None, *, by_cursor: bo
         with tables.env.begin() as txn:
             # Of what is called live no pages are read.
             asked = replace(span, place=replace(span.place, is_live=True)) if by_cursor else span
-            for fetched in fetch(TableReader(tables, txn), asked, options):
+            for fetched in fetch_span(TableReader(tables, txn), asked, options):
                 assert sum(count for _, count in fetched.runs) == fetched.batch.count > 0
                 ids, halves = fetched.batch.ids().to_pylist(), (fetched.batch.ms(), fetched.batch.seq())
                 assert ids == [b"%d-%d" % pair for pair in zip(*halves, strict=True)]

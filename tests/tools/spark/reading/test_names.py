@@ -11,8 +11,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from riverbed.store.ids import make_id
+from riverbed.tools.columns.streams import Range
 from riverbed.tools.spark.errors import OptionError
-from riverbed.tools.spark.reading.options import Range, names_text, offsets_text, read_options
+from riverbed.tools.spark.reading.options import names_text, offsets_text, read_options
 from riverbed.tools.spark.source import RiverbedSource
 from tests.support.servers import RiverbedServer
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from riverbed.store.format.resp import encode_entry
 from riverbed.store.ids import make_id
-from riverbed.tools.spark.reading.decode import EntryBatch
-from riverbed.tools.spark.reading.lengths import MalformedRowError
+from riverbed.tools.columns.decode import EntryBatch
+from riverbed.tools.columns.lengths import MalformedRowError
 
 Entry = tuple[int, int, list[tuple[bytes, bytes]]]
 

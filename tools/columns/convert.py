@@ -22,9 +22,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverbed.tools.spark.errors import OptionError
-
 Cast = Callable[[pa.Array], pa.Array]
+
+
+class UnsupportedTypeError(ValueError):
+    """Fields cannot be read as this type."""
+
 
 _INTEGERS: Final = {pa.int8(), pa.int16(), pa.int32(), pa.int64()}
 _MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
@@ -62,7 +65,7 @@ _MOST_DIGITS: Final = 38
 
 
 def converter(target: pa.DataType) -> Cast:
-    """A cast of binary values to `target`, null where they do not fit.  Raises OptionError for an unsupported type."""
+    """A cast of binary values to `target`, null where they do not fit.  Raises UnsupportedTypeError."""
     if target == pa.binary():
         return lambda values: values
     whole, fitting = _casts_of(target)
@@ -96,7 +99,7 @@ def _casts_of(target: pa.DataType) -> tuple[Cast, Cast]:
         return _whole_moments, _moments
     if target == _NAIVE:
         return lambda values: _text(values).cast(_NAIVE), lambda values: _local_us(_parts(values, _MOMENT)).cast(_NAIVE)
-    raise OptionError(
+    raise UnsupportedTypeError(
         f"a field cannot be read as {target}; take string, binary, boolean, a number, decimal, date or timestamp"
     )
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from riverbed.tools.spark.reading.lengths import (
+from riverbed.tools.columns.lengths import (
     LONGEST_LENGTH,
     ONE_BYTE,
     Item,
@@ -35,7 +35,7 @@ from riverbed.tools.spark.reading.lengths import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from riverbed.tools.spark.reading.lengths import Flags, Positions, Words
+    from riverbed.tools.columns.lengths import Flags, Positions, Words
 
     Bytes = NDArray[np.uint8]
     Numbers = tuple[NDArray[np.uint64], NDArray[np.uint64]]

@@ -1,4 +1,4 @@
-"""Reads a span's rows of table `entries`, by the thousand, each with its stream.
+"""Reads rows of table `entries`, by the thousand, each with its stream.
 
 Rows of a snapshot are read by whole leaf pages (`pages.py`); rows of a live store, which is being written, with a
 cursor.  The cursor returns only values: keys would cost as much again, and the ID is in the row.  A batch holds rows of
@@ -8,7 +8,7 @@ as many streams as it has room for.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -22,17 +22,16 @@ from riverbed.store.ids import SEQ_BITS, StreamID
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.wire import unseal_in
-from riverbed.tools.spark.reading.decode import EntryBatch
-from riverbed.tools.spark.reading.options import ReadOptions
-from riverbed.tools.spark.reading.pages import LeafRows, PageTable, UnknownFileError
-from riverbed.tools.spark.reading.plan import Span
-from riverbed.tools.spark.reading.streamwalk import StreamHere, streams_of
+from riverbed.tools.columns.decode import EntryBatch
+from riverbed.tools.columns.pages import LeafRows, PageTable, UnknownFileError
+from riverbed.tools.columns.streams import StreamHere
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]
 
+BATCH_ROWS: Final = 16384
 # A batch ends sooner when its rows are long.
 _MAX_BATCH_BYTES: Final = 32 << 20
 _ROWS_A_LOOK: Final = 256
@@ -43,6 +42,15 @@ _KEY_BYTES: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
+class _Cut:
+    """Rows to leave out, rows to read then (None: all), and the most rows of a batch."""
+
+    skip: int
+    take: int | None
+    batch_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """Some rows, and in their order each stream with its number of rows."""
 
@@ -50,10 +58,22 @@ class Fetched:
     runs: list[tuple[StreamHere, int]]
 
 
-def fetch(reader: TableReader, span: Span, options: ReadOptions) -> Iterator[Fetched]:
-    """The entries of a span, by stream and ID.  Raises CorruptionError, MalformedRowError, OSError."""
-    streams = (stream for stream in streams_of(reader, span, options) if not stream.live_range.is_empty)
-    if not span.place.is_live:
+def fetch(
+    reader: TableReader,
+    streams: Iterable[StreamHere],
+    *,
+    is_live: bool,
+    batch_rows: int = BATCH_ROWS,
+    skip: int = 0,
+    take: int | None = None,
+) -> Iterator[Fetched]:
+    """The entries of some streams, which ascend by number: by stream and ID, without the first `skip`, at most `take`.
+
+    `is_live`: the tables may be written to meanwhile.  Raises CorruptionError, MalformedRowError, OSError.
+    """
+    wanted = (stream for stream in streams if not stream.live_range.is_empty)
+    part = _Cut(skip, take, batch_rows)
+    if not is_live:
         try:
             table = PageTable(reader.path / DATA_NAME, b"entries", _KEY_BYTES)
         except UnknownFileError:
@@ -62,9 +82,9 @@ def fetch(reader: TableReader, span: Span, options: ReadOptions) -> Iterator[Fet
             with table:
                 if table.row_count != reader.count("entries"):
                     raise CorruptionError(str(reader.path / DATA_NAME), None, "is not the file that it was")
-                yield from _by_pages(table, streams, span, options.batch_rows)
+                yield from _by_pages(table, wanted, part)
             return
-    yield from _by_cursor(reader, streams, span, options.batch_rows)
+    yield from _by_cursor(reader, wanted, part)
 
 
 # -- by pages ----------------------------------------------------------------------------------------------------------
@@ -88,9 +108,9 @@ class _Counter:
         return first, end
 
 
-def _by_pages(table: PageTable, streams: Iterator[StreamHere], span: Span, batch_rows: int) -> Iterator[Fetched]:
-    counter = _Counter(span.skip, span.take)
-    pages = batch_rows * table.leaf_count // max(table.row_count, 1)
+def _by_pages(table: PageTable, streams: Iterator[StreamHere], cut: _Cut) -> Iterator[Fetched]:
+    counter = _Counter(cut.skip, cut.take)
+    pages = cut.batch_rows * table.leaf_count // max(table.row_count, 1)
     pages = max(1, min(pages, _MAX_BATCH_BYTES // table.page_bytes))
     while group := _group_of(streams):
         numbers = [stream.row.stream_no for stream in group]
@@ -222,11 +242,11 @@ class _Pending:
         return fetched
 
 
-def _by_cursor(reader: TableReader, streams: Iterator[StreamHere], span: Span, batch_rows: int) -> Iterator[Fetched]:
+def _by_cursor(reader: TableReader, streams: Iterator[StreamHere], cut: _Cut) -> Iterator[Fetched]:
     pending = _Pending()
     for stream in streams:
-        for rows in _rows_by_cursor(reader, stream, span, batch_rows):
-            is_full = len(pending.rows) + len(rows) > batch_rows
+        for rows in _rows_by_cursor(reader, stream, cut):
+            is_full = len(pending.rows) + len(rows) > cut.batch_rows
             if pending.rows and (is_full or pending.size + sum(map(len, rows)) > _MAX_BATCH_BYTES):
                 yield pending.take()
             pending.add(stream, rows)
@@ -234,15 +254,15 @@ def _by_cursor(reader: TableReader, streams: Iterator[StreamHere], span: Span, b
         yield pending.take()
 
 
-def _rows_by_cursor(reader: TableReader, stream: StreamHere, span: Span, batch_rows: int) -> Iterator[list[bytes]]:
+def _rows_by_cursor(reader: TableReader, stream: StreamHere, cut: _Cut) -> Iterator[list[bytes]]:
     wanted = stream.live_range
     cursor = reader.cursor("entries")
     last_key = entry_key(stream.row.stream_no, wanted.last)
     if not cursor.set_range(entry_key(stream.row.stream_no, wanted.first)):
         return
-    left = span.take
-    if span.skip:
-        for _ in islice(cursor.iternext(keys=True, values=False), span.skip):
+    left = cut.take
+    if cut.skip:
+        for _ in islice(cursor.iternext(keys=True, values=False), cut.skip):
             pass
         if not cursor.next():
             return
@@ -250,7 +270,7 @@ def _rows_by_cursor(reader: TableReader, stream: StreamHere, span: Span, batch_r
         first_key = cursor.key()
         if first_key > last_key or not first_key:
             return
-        most = batch_rows if left is None else min(batch_rows, left)
+        most = cut.batch_rows if left is None else min(cut.batch_rows, left)
         rows = _some(cursor, most)
         ended_at = cursor.key()  # empty after the last row of the table
         if not ended_at or ended_at > last_key:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from riverbed.store.errors import CorruptionError
-from riverbed.tools.spark.reading.pages import PageTable, UnknownFileError
+from riverbed.tools.columns.pages import PageTable, UnknownFileError
 
 Rows = list[tuple[bytes, bytes]]
 KEY_BYTES = 24

@@ -1,0 +1,41 @@
+"""The columns of entries that are no fields: IDs as numbers and times, bytes as text, and the map of all fields."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from riverbed.tools.columns.decode import EntryBatch
+
+_LAST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+_MAX_LONG: Final = (1 << 63) - 1
+
+
+def longs(numbers: Any) -> pa.Array:
+    """Unsigned numbers of 64 bits as Spark's signed ones; null for numbers that do not fit."""
+    return pa.array(numbers.astype(np.int64), mask=numbers > _MAX_LONG if (numbers > _MAX_LONG).any() else None)
+
+
+def timestamps(ms: Any) -> pa.Array:
+    """Unix milliseconds as timestamps of microseconds; null beyond the year 294247, where timestamps end."""
+    beyond = ms > _LAST_TIMESTAMP_MS
+    micros = np.where(beyond, 0, ms).astype(np.int64) * 1000
+    return pa.array(micros, mask=beyond if beyond.any() else None).cast(pa.timestamp("us", tz="UTC"))
+
+
+def readable(values: pa.BinaryArray) -> pa.Array:
+    """Bytes as text; bytes that are not UTF-8 are written as \\xff."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist()]
+        return pa.array(texts, type=pa.string())
+
+
+def fields_map(batch: EntryBatch, *, as_text: bool = False) -> pa.MapArray:
+    """The fields of each entry by name, the last of several with one name; names, and maybe values, as text."""
+    items = batch.items(unique=True)
+    values = readable(items.values) if as_text else items.values
+    return pa.MapArray.from_arrays(pa.array(items.offsets), readable(items.names), values)

@@ -1,0 +1,85 @@
+"""`riverbed read SOURCE STREAM [--sql QUERY]`: the entries of a stream as columns, or what a query makes of them."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from riverbed.tools.console.console import Failure, failures_explained
+from riverbed.tools.console.keytext import shown_key_bytes
+
+_EXTRA: Final = ("pyarrow", "numpy")
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path), metavar="SOURCE")
+@click.argument("stream", metavar="STREAM")
+@click.option("--sql", metavar="QUERY", help="Print the result of this query; the table has the stream's name.")
+@click.option("--db", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Its database.")
+@click.option("--start", metavar="ID", help="From this entry on.")
+@click.option("--end", metavar="ID", help="Up to this entry, included.")
+@click.option("--columns", metavar="NAME,...", help="Only these columns, as text or bytes.")
+def read(
+    source: Path, stream: str, sql: str | None, db: int, start: str | None, end: str | None, columns: str | None
+) -> None:
+    """Print the entries of a stream with a column for each field, or query them with DuckDB.
+
+    SOURCE is a snapshot, or a data directory as its last checkpoint left it, whose server may run. Each row is a line
+    of JSON. The columns are _ms, _seq, _id, one for each field, and _fields with all of them by name; the query sees
+    them as table STREAM, and as table entries, and can read no file. The chosen entries must fit into memory.
+
+    \b
+    Examples
+      riverbed read /srv/riverbed orders --columns _id,user
+      riverbed read /srv/riverbed orders --sql "select user, sum(amount::double) from orders group by all"
+
+    Needs pip install 'riverbed[sql]'.
+
+    Exit status 0: all of it, 2: not read, 130: interrupted.
+    """
+    try:
+        arrow: Any = import_module("riverbed.tools.arrow")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        raise Failure(f"{error.name} is not installed, and this needs it: pip install 'riverbed[sql]'") from None
+    with failures_explained(f"read {source}"), arrow.open_store(source) as store:
+        names = None if columns is None else columns.split(",")
+        known = store.schema(shown_key_bytes(stream), db=db, start=start, end=end)
+        for name in names or ():
+            if name not in known.names:
+                raise Failure(f"there is no column {name}; there are {', '.join(known.names)}")
+        kinds = {name: known.field(name).type for name in names or known.names}
+        where = {"columns": kinds, "start": start, "end": end, "db": db}
+        if sql is None:
+            for batch in store.reader(shown_key_bytes(stream), **where):
+                _print(batch)
+            return
+        for batch in arrow.run_sql(store.to_arrow(shown_key_bytes(stream), **where), stream, sql).to_batches():
+            _print(batch)
+
+
+def _print(batch: Any) -> None:
+    lines = [json.dumps(_plain(row), ensure_ascii=False) for row in batch.to_pylist()]
+    if lines:
+        click.echo("\n".join(lines).encode(errors="backslashreplace"))
+
+
+def _plain(value: Any) -> Any:
+    """A value of Arrow as JSON has it; bytes that are not UTF-8 are written as \\xff."""
+    match value:
+        case dict():
+            return {str(name): _plain(each) for name, each in value.items()}
+        case [(_, _), *_]:
+            return {str(_plain(name)): _plain(each) for name, each in value}
+        case list():
+            return [_plain(each) for each in value]
+        case bytes():
+            return value.decode(errors="backslashreplace")
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)
