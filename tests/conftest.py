@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.certificates import Certificates
 from tests.support.installation import Environment, build_native, build_wheel, copy_source, install
 from tests.support.servers import RedisServer, RiverbedServer
+from tests.support.tls import Start
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -181,6 +183,24 @@ def riverbed(start_riverbed: StartRiverbed) -> RiverbedServer:
 def redis_server(start_redis: StartRedis) -> RedisServer:
     """A running redis-server with an empty store."""
     return start_redis()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority, and certificates of it for a server and a client."""
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def start_tls(tmp_path: Path, certificates: Certificates) -> Iterator[Start]:
+    """Start servers of ours that listen with TLS alone; stopped and checked afterwards."""
+    started = Start(tmp_path, certificates)
+    yield started
+    for server in started.servers:
+        if server.process is not None:
+            assert server.stop() == 0
+        assert "Traceback" not in server.log_tail(1 << 20)
+        assert broken_invariants(server.directory) == []
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import re
 import socket
-import ssl
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.tools.console.console import Failure
 from riverbed.tools.live.announced import Announced, AnnouncementError
 from riverbed.tools.live.passwords import FILE_VARIABLE, VARIABLE, find_password
+from riverbed.tools.live.tls import NO_TLS, TlsOptions
 
 SCHEMES: Final = ("redis://", "rediss://")
 DEFAULT_PORT: Final = 6379
@@ -52,6 +52,7 @@ class Address:
     password: str | None = field(default=None, repr=False)
     database: int | None = None
     tls: bool = False
+    tls_options: TlsOptions = NO_TLS
 
     def __str__(self) -> str:
         """Without the password."""
@@ -93,7 +94,7 @@ class RedisClient:
     Every method raises Failure when the connection fails, ReplyError when the server replies with an error.
     """
 
-    def __init__(self, address: Address, timeout_s: float, ca_file: str | None = None) -> None:
+    def __init__(self, address: Address, timeout_s: float) -> None:
         """Connect and authenticate.  From then on, no answer for `timeout_s` is a failure."""
         self.address = address
         self.bytes_received = 0
@@ -102,13 +103,13 @@ class RedisClient:
         self._announced = Announced()
         self._owed = 0  # replies
         self._last = ""  # the name of the last request
+        context = address.tls_options.context() if address.tls else None
         try:
             self._socket = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
         except OSError as error:
             raise self._lost(error, "cannot be reached") from error
         try:
-            if address.tls:
-                context = ssl.create_default_context(cafile=ca_file)
+            if context is not None:
                 self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
             self._socket.settimeout(timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

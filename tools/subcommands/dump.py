@@ -22,6 +22,7 @@ from riverbed.tools.console.keytext import shown, shown_key_bytes
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.target import server_address
+from riverbed.tools.live.tls import TlsOptions, tls_options
 from riverbed.tools.offline import streamread
 from riverbed.tools.offline.moment import parse_moment
 from riverbed.tools.offline.storestat import VERIFYING
@@ -68,6 +69,7 @@ def _id(context: click.Context, option: click.Parameter, text: str | None) -> St
     help="Only this table of LMDB; several times for more.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries, rows or commands.")
+@tls_options
 @click.pass_context
 def dump(
     context: click.Context,
@@ -78,6 +80,7 @@ def dump(
     end: StreamID | None,
     tables: tuple[str, ...],
     limit: int | None,
+    tls: TlsOptions,
 ) -> None:
     """Print a stream, or what is in a file.
 
@@ -108,21 +111,28 @@ def dump(
         if key is None:
             lines = _file_lines(Path(source), tables, limit, show)
         else:
-            lines = _entry_lines(source, db, shown_key_bytes(key), start or MIN_ID, end, limit, show)
+            lines = _entry_lines(source, tls, db, shown_key_bytes(key), start or MIN_ID, end, limit, show)
         damaged = _print(lines)
     if damaged:
         context.exit(FOUND)
 
 
 def _entry_lines(
-    source: str, db: int, key: bytes, first: StreamID, last: StreamID | None, limit: int | None, show: Progress
+    source: str,
+    tls: TlsOptions,
+    db: int,
+    key: bytes,
+    first: StreamID,
+    last: StreamID | None,
+    limit: int | None,
+    show: Progress,
 ) -> Iterator[str]:
     last = MAX_ID if last is None else last
 
     def progress(step: str, told: int, total: int) -> None:
         show(step, told, total if limit is None else min(total, limit))
 
-    address = server_address(source)
+    address = server_address(source, tls)
     if address is None:
         yield from _as_json(store_entries(Path(source), db, key, first, last, progress), limit)
         return

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from riverbed.tools.console.console import (
 from riverbed.tools.console.keytext import short_text
 from riverbed.tools.live.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url, without_password
 from riverbed.tools.live.serverstat import databases, scan
+from riverbed.tools.live.tls import TlsOptions, tls_options
 from riverbed.tools.loading.copystream import copy_stream
 from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
@@ -72,13 +73,11 @@ def _address(context: click.Context, argument: click.Parameter, text: str) -> Ad
     metavar="S",
     help="Give up on a server silent for S seconds.",
 )
-@click.option(
-    "--tls-ca", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Trust these certificates."
-)
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+@tls_options
 @click.pass_context
 def import_(
-    context: click.Context, source: Address, target: str, timeout: float, tls_ca: str | None, as_json: bool
+    context: click.Context, source: Address, target: str, timeout: float, as_json: bool, tls: TlsOptions
 ) -> None:
     """Copy all streams of a server into the new data directory DIR.
 
@@ -98,7 +97,7 @@ def import_(
     \b
     Examples
       riverbed import redis://redis1 /srv/riverbed
-      riverbed import rediss://:secret@redis1:6380/3 /srv/riverbed --tls-ca ca.pem
+      riverbed import rediss://:secret@redis1:6380/3 /srv/riverbed --cacert ca.pem
       riverbed import redis://redis1 redis://localhost:6379
 
     \b
@@ -111,9 +110,9 @@ def import_(
         is_server = target.startswith(SCHEMES)
         if not is_server:
             refuse_existing(Path(target))
-        client = held.enter_context(RedisClient(source, timeout, tls_ca))
+        client = held.enter_context(RedisClient(_with(source, tls), timeout))
         if is_server:
-            other = held.enter_context(RedisClient(_parsed(target), timeout, tls_ca))
+            other = held.enter_context(RedisClient(_with(_parsed(target), tls), timeout))
         with ProgressBar("importing") as bar:
             if is_server:
                 imported = _import(client, ServerSink(other), bar)
@@ -128,6 +127,10 @@ def import_(
         _print_report(source, shown, imported, client.bytes_received, seconds)
     if not imported.is_whole:
         context.exit(FOUND)
+
+
+def _with(address: Address, tls: TlsOptions) -> Address:
+    return replace(address, tls=address.tls or tls.is_asked, tls_options=tls)
 
 
 def _parsed(target: str) -> Address:

@@ -26,6 +26,7 @@ from riverbed.tools.console.console import (
 from riverbed.tools.console.keytext import name_text, shown_key_bytes
 from riverbed.tools.live.redisclient import RedisClient
 from riverbed.tools.live.target import server_address
+from riverbed.tools.live.tls import TlsOptions, tls_options
 from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
 from riverbed.tools.text.entryjson import decode_entry, row_words
 
@@ -46,6 +47,7 @@ NumberedEntry = tuple[int, bytes | None, list[bytes]]
 @click.option("--new-ids", is_flag=True, help="Give new IDs also to entries that have one.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N entries.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
+@tls_options
 def load(
     target: str,
     key: str,
@@ -56,6 +58,7 @@ def load(
     new_ids: bool,
     skip: int,
     as_json: bool,
+    tls: TlsOptions,
 ) -> None:
     """Append lines of JSON, or CSV, to the stream KEY.
 
@@ -95,7 +98,7 @@ def load(
             source = sys.stdin.buffer
         if form is None:
             form = "csv" if file is not None and file.suffix.lower() == ".csv" else "jsonl"
-        address = server_address(target)
+        address = server_address(target, tls)
         sink: Sink
         if address is None:
             sink = held.enter_context(contextlib.closing(DirectorySink(Path(target), db)))

@@ -21,6 +21,7 @@ from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient, ReplyError
 from riverbed.tools.live.serverstat import server_stats
 from riverbed.tools.live.target import server_address
+from riverbed.tools.live.tls import TlsOptions, tls_options
 from riverbed.tools.offline.storestat import VERIFYING, store_stats
 from riverbed.tools.stream_stat import READING, StreamStat
 
@@ -49,7 +50,10 @@ _ORDERS: Final[dict[str, Callable[[StreamStat], int]]] = {
 )
 @click.option("--groups", "by_group", is_flag=True, help="A line for each consumer group.")
 @click.option("--json", "as_json", is_flag=True, help="An object of JSON a line, one for each stream.")
-def stat(target: str, pattern: str | None, order: str, limit: int, by_group: bool, as_json: bool) -> None:
+@tls_options
+def stat(
+    target: str, pattern: str | None, order: str, limit: int, by_group: bool, as_json: bool, tls: TlsOptions
+) -> None:
     """Show the streams of a store, their groups, and what is pending.
 
     For each its length, size and groups, what is pending, and how far the groups are behind.
@@ -76,7 +80,7 @@ def stat(target: str, pattern: str | None, order: str, limit: int, by_group: boo
     is_wanted = _wanted(pattern)
     totals = _Totals()
     with failures_explained(f"look at {target}"), StepProgress({VERIFYING: "bytes", READING: "streams"}) as steps:
-        stats = _stats(target, is_wanted, steps.show)
+        stats = _stats(target, tls, is_wanted, steps.show)
         try:
             counted_stats = totals.count(stats)
             if by_group:
@@ -113,8 +117,10 @@ def _wanted(pattern: str | None) -> Callable[[bytes], bool]:
     return Glob(key_bytes(pattern)).matches
 
 
-def _stats(target: str, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:
-    address = server_address(target)
+def _stats(
+    target: str, tls: TlsOptions, is_wanted: Callable[[bytes], bool], progress: Progress
+) -> Iterator[StreamStat]:
+    address = server_address(target, tls)
     if address is None:
         yield from store_stats(Path(target), is_wanted, progress)
         return

@@ -22,6 +22,7 @@ from riverbed.tools.console.console import Failure, Seconds, results
 from riverbed.tools.console.keytext import key_bytes
 from riverbed.tools.live.redisclient import Address, RedisClient, ReplyError
 from riverbed.tools.live.target import server_address
+from riverbed.tools.live.tls import TlsOptions, tls_options
 from riverbed.tools.top.keys import keyboard
 from riverbed.tools.top.rates import Rates, Trends, rates, trend_values
 from riverbed.tools.top.sample import Sample, Sampler
@@ -49,7 +50,17 @@ Show = Callable[["Sample | None", Rates, str], None]
     help="Look at no more than the N longest found.",
 )
 @click.option("--json", "as_lines", is_flag=True, help="An object of JSON a line, one for each sample.")
-def top(target: str, interval: float, count: int, order: str, pattern: str | None, most: int, as_lines: bool) -> None:
+@tls_options
+def top(
+    target: str,
+    interval: float,
+    count: int,
+    order: str,
+    pattern: str | None,
+    most: int,
+    as_lines: bool,
+    tls: TlsOptions,
+) -> None:
     """Watch a running server live.
 
     Rates, memory, clients, fsyncs and checkpoints, the streams and their groups, a screen of them every two seconds.
@@ -72,7 +83,7 @@ def top(target: str, interval: float, count: int, order: str, pattern: str | Non
 
     Exit status 0: ended by you, or after N samples, 2: the server could not be watched.
     """
-    address = server_address(target)
+    address = server_address(target, tls)
     if address is None:
         raise Failure(f"{target} is not a server: expected HOST:PORT or redis://...")
     is_wanted = (lambda key: True) if pattern is None else Glob(key_bytes(pattern)).matches

@@ -22,17 +22,17 @@ from tests.support.waiting import until
 # -- who is let in -----------------------------------------------------------------------------------------------------
 
 
-def test_a_client_with_a_certificate_of_the_authority_is_served(start: Start) -> None:
-    with start().client() as client:
+def test_a_client_with_a_certificate_of_the_authority_is_served(start_tls: Start) -> None:
+    with start_tls().client() as client:
         assert client.ask("XADD", "s", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
         assert b"laddr=127.0.0.1:" in client.ask("CLIENT", "LIST")
 
 
 @pytest.mark.parametrize(("demand", "is_let_in"), [("yes", False), ("optional", True), ("no", True)])
 def test_a_client_without_a_certificate_is_let_in_as_tls_auth_clients_says(
-    start: Start, certificates: Certificates, demand: str, is_let_in: bool
+    start_tls: Start, certificates: Certificates, demand: str, is_let_in: bool
 ) -> None:
-    server = start(tls_auth_clients="yes")
+    server = start_tls(tls_auth_clients="yes")
     with server.client() as client:
         assert client.ask("CONFIG", "SET", "tls-auth-clients", demand) == b"+OK\r\n"
     assert is_served(server, client_context(certificates)) is is_let_in
@@ -40,15 +40,15 @@ def test_a_client_without_a_certificate_is_let_in_as_tls_auth_clients_says(
 
 @pytest.mark.parametrize(("demand", "is_let_in"), [("yes", False), ("optional", False), ("no", True)])
 def test_a_certificate_of_another_authority_is_refused_when_it_is_looked_at(
-    start: Start, certificates: Certificates, tmp_path: Path, demand: str, is_let_in: bool
+    start_tls: Start, certificates: Certificates, tmp_path: Path, demand: str, is_let_in: bool
 ) -> None:
-    server = start(tls_auth_clients=demand)
+    server = start_tls(tls_auth_clients=demand)
     foreign = Authority(tmp_path / "foreign", "other").issue("stranger")
     assert is_served(server, client_context(certificates, foreign)) is is_let_in
 
 
-def test_versions_and_ciphers_are_those_of_the_settings(start: Start, certificates: Certificates) -> None:
-    server = start(tls_auth_clients="no", tls_protocols="TLSv1.2", tls_ciphers="ECDHE-ECDSA-AES128-GCM-SHA256")
+def test_versions_and_ciphers_are_those_of_the_settings(start_tls: Start, certificates: Certificates) -> None:
+    server = start_tls(tls_auth_clients="no", tls_protocols="TLSv1.2", tls_ciphers="ECDHE-ECDSA-AES128-GCM-SHA256")
     with TlsClient(server.port, client_context(certificates)) as client:
         assert client.ask("PING") == b"+PONG\r\n"
         assert client.tls.version() == "TLSv1.2"
@@ -62,9 +62,9 @@ def test_versions_and_ciphers_are_those_of_the_settings(start: Start, certificat
 
 @pytest.mark.parametrize(("caching", "is_resumed"), [("yes", True), ("no", False)])
 def test_a_session_is_resumed_when_sessions_are_cached(
-    start: Start, certificates: Certificates, caching: str, is_resumed: bool
+    start_tls: Start, certificates: Certificates, caching: str, is_resumed: bool
 ) -> None:
-    server = start(tls_auth_clients="no", tls_session_caching=caching)
+    server = start_tls(tls_auth_clients="no", tls_session_caching=caching)
     context = client_context(certificates)
     with TlsClient(server.port, context) as client:
         client.ask("PING")
@@ -76,9 +76,11 @@ def test_a_session_is_resumed_when_sessions_are_cached(
         assert again.session_reused is is_resumed
 
 
-def test_a_key_may_have_a_password(start: Start, certificates: Certificates) -> None:
+def test_a_key_may_have_a_password(start_tls: Start, certificates: Certificates) -> None:
     pair = certificates.authority.issue("locked", password="secret")
-    server = start(tls_auth_clients="no", tls_cert_file=pair.cert, tls_key_file=pair.key, tls_key_file_pass="secret")
+    server = start_tls(
+        tls_auth_clients="no", tls_cert_file=pair.cert, tls_key_file=pair.key, tls_key_file_pass="secret"
+    )
     assert is_served(server, client_context(certificates))
     assert "secret" not in server.log_tail(1 << 20)
 
@@ -86,8 +88,8 @@ def test_a_key_may_have_a_password(start: Start, certificates: Certificates) -> 
 # -- real clients ------------------------------------------------------------------------------------------------------
 
 
-def test_redis_cli_and_redis_py_speak_to_the_server(start: Start, certificates: Certificates) -> None:
-    server = start()
+def test_redis_cli_and_redis_py_speak_to_the_server(start_tls: Start, certificates: Certificates) -> None:
+    server = start_tls()
     program = shutil.which("redis-cli")
     assert program is not None
     files = ["--cacert", certificates.authority.cert, "--cert", certificates.client.cert]
@@ -109,9 +111,9 @@ def test_redis_cli_and_redis_py_speak_to_the_server(start: Start, certificates: 
 # -- the life of a connection ------------------------------------------------------------------------------------------
 
 
-def test_requests_in_records_of_any_size_are_read(start: Start) -> None:
+def test_requests_in_records_of_any_size_are_read(start_tls: Start) -> None:
     data = b"".join(encode(["XADD", "s", f"{number}-1", "f", "v" * (number % 500)]) for number in range(1, 3000))
-    with start().client() as client:
+    with start_tls().client() as client:
         for at in range(0, 5000, 7):
             client.send_bytes(data[at : at + 7])
         client.send_bytes(data[5005:])  # 7 does not divide 5000
@@ -119,8 +121,8 @@ def test_requests_in_records_of_any_size_are_read(start: Start) -> None:
             assert client.reply() == b"$%d\r\n%d-1\r\n" % (len(str(number)) + 2, number)
 
 
-def test_a_client_that_ends_its_side_is_answered_first(start: Start) -> None:
-    with start().client() as client:
+def test_a_client_that_ends_its_side_is_answered_first(start_tls: Start) -> None:
+    with start_tls().client() as client:
         assert isinstance(client, TlsClient)
         for number in range(1, 101):
             client.send("XADD", "s", f"{number}-1", "f", "v" * 10_000)
@@ -133,8 +135,8 @@ def test_a_client_that_ends_its_side_is_answered_first(start: Start) -> None:
 
 
 @pytest.mark.parametrize("how", ["end", "socket", "close"])
-def test_a_blocked_client_that_leaves_is_noticed(start: Start, how: str) -> None:
-    server = start()
+def test_a_blocked_client_that_leaves_is_noticed(start_tls: Start, how: str) -> None:
+    server = start_tls()
     with server.client() as watcher:
         client = server.client()
         assert isinstance(client, TlsClient)
@@ -151,8 +153,8 @@ def test_a_blocked_client_that_leaves_is_noticed(start: Start, how: str) -> None
         client.close()
 
 
-def test_replies_that_are_not_read_are_counted_and_bounded(start: Start) -> None:
-    server = start(client_output_buffer_limit="normal 20mb 0 0")
+def test_replies_that_are_not_read_are_counted_and_bounded(start_tls: Start) -> None:
+    server = start_tls(client_output_buffer_limit="normal 20mb 0 0")
     with server.client() as watcher, contextlib.ExitStack() as held:
         watcher.ask("XADD", "s", "*", "f", "v" * (1 << 20))
         client = held.enter_context(server.client())
@@ -173,8 +175,8 @@ def test_replies_that_are_not_read_are_counted_and_bounded(start: Start) -> None
         assert len(set(whole)) == 1
 
 
-def test_a_subscriber_that_never_reads_is_cut_off(start: Start) -> None:
-    server = start(client_output_buffer_limit="pubsub 1mb 0 0")
+def test_a_subscriber_that_never_reads_is_cut_off(start_tls: Start) -> None:
+    server = start_tls(client_output_buffer_limit="pubsub 1mb 0 0")
     with server.client() as publisher, server.client() as subscriber:
         subscriber.ask("SUBSCRIBE", "c")
         for _ in range(200):
@@ -182,8 +184,8 @@ def test_a_subscriber_that_never_reads_is_cut_off(start: Start) -> None:
         assert publisher.ask("PUBLISH", "c", "x") == b":0\r\n"
 
 
-def test_strangers_are_read_in_small_pieces_and_may_authenticate(start: Start) -> None:
-    server = start(requirepass="secret", tls_auth_clients="no")
+def test_strangers_are_read_in_small_pieces_and_may_authenticate(start_tls: Start) -> None:
+    server = start_tls(requirepass="secret", tls_auth_clients="no")
     with TlsClient(server.port, client_context(server.certificates)) as client:
         client.send_bytes(
             encode(["AUTH", "secret"]) + b"".join(encode(["XADD", "s", "*", "f", "v" * 3000]) for _ in range(100))
@@ -193,8 +195,8 @@ def test_strangers_are_read_in_small_pieces_and_may_authenticate(start: Start) -
         assert client.ask("XLEN", "s") == b":100\r\n"
 
 
-def test_a_stop_answers_what_ran_and_ends_every_connection(start: Start) -> None:
-    server = start()
+def test_a_stop_answers_what_ran_and_ends_every_connection(start_tls: Start) -> None:
+    server = start_tls()
     clients = [server.client() for _ in range(20)]
     for client in clients:
         client.send("XADD", "s", "*", "f", "v")
@@ -209,8 +211,8 @@ def test_a_stop_answers_what_ran_and_ends_every_connection(start: Start) -> None
 # -- strangers at the port ---------------------------------------------------------------------------------------------
 
 
-def test_handshakes_count_as_clients_and_are_cut_off_when_they_take_too_long(start: Start) -> None:
-    server = start(maxclients=20)
+def test_handshakes_count_as_clients_and_are_cut_off_when_they_take_too_long(start_tls: Start) -> None:
+    server = start_tls(maxclients=20)
     with server.client() as client, contextlib.ExitStack() as held:
         until(lambda: len(client.tree("CLIENT", "LIST").text.splitlines()) == 1, "one client")
         silent = [held.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)]
@@ -224,8 +226,8 @@ def test_handshakes_count_as_clients_and_are_cut_off_when_they_take_too_long(sta
     assert server.log_tail().count("TLS handshakes took longer than 10 s") == 1
 
 
-def test_a_client_without_tls_is_cut_off_with_one_line_in_the_log(start: Start) -> None:
-    server = start()
+def test_a_client_without_tls_is_cut_off_with_one_line_in_the_log(start_tls: Start) -> None:
+    server = start_tls()
     for _ in range(50):
         with RawClient(server.port) as client:
             client.send("PING")
@@ -235,9 +237,9 @@ def test_a_client_without_tls_is_cut_off_with_one_line_in_the_log(start: Start) 
         assert client.ask("PING") == b"+PONG\r\n"
 
 
-def test_a_client_with_tls_at_the_plain_port_is_cut_off_with_one_line_in_the_log(start: Start) -> None:
+def test_a_client_with_tls_at_the_plain_port_is_cut_off_with_one_line_in_the_log(start_tls: Start) -> None:
     port = free_port()
-    server = start(port=port)
+    server = start_tls(port=port)
     for _ in range(50):
         with pytest.raises((ssl.SSLError, ConnectionError)):
             TlsClient(port, client_context(server.certificates))
@@ -247,8 +249,8 @@ def test_a_client_with_tls_at_the_plain_port_is_cut_off_with_one_line_in_the_log
     assert server.log_tail().count("spoke TLS to a port without TLS") == 1
 
 
-def test_a_handshake_byte_by_byte_is_a_handshake(start: Start) -> None:
-    server = start()
+def test_a_handshake_byte_by_byte_is_a_handshake(start_tls: Start) -> None:
+    server = start_tls()
     context = client_context(server.certificates, server.certificates.client)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -276,8 +278,8 @@ def test_a_handshake_byte_by_byte_is_a_handshake(start: Start) -> None:
                 break
 
 
-def test_damaged_records_end_the_connection_and_no_other(start: Start) -> None:
-    server = start()
+def test_damaged_records_end_the_connection_and_no_other(start_tls: Start) -> None:
+    server = start_tls()
     with server.client() as other:
         for damage in (b"\x17\x03\x03\x00\x20" + bytes(32), b"\x15\x03\x03\xff\xff", bytes(1000)):
             client = server.client()
@@ -294,8 +296,8 @@ def test_damaged_records_end_the_connection_and_no_other(start: Start) -> None:
         until(lambda: len(other.tree("CLIENT", "LIST").text.splitlines()) == 1, "one client")
 
 
-def test_a_thousand_handshakes_at_once_hold_up_no_client(start: Start) -> None:
-    server = start(tls_auth_clients="no")
+def test_a_thousand_handshakes_at_once_hold_up_no_client(start_tls: Start) -> None:
+    server = start_tls(tls_auth_clients="no")
     hello = client_hello(server)
     with server.client() as client, contextlib.ExitStack() as held:
         connections = [held.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(300)]

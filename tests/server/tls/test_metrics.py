@@ -24,9 +24,9 @@ def page(port: int, context: ssl.SSLContext, path: str = "metrics") -> bytes:
         return bytes(answer.read())
 
 
-def test_the_page_is_read_over_tls_by_clients_with_a_certificate(start: Start, certificates: Certificates) -> None:
+def test_the_page_is_read_over_tls_by_clients_with_a_certificate(start_tls: Start, certificates: Certificates) -> None:
     port = free_port()
-    start(metrics_port=port, metrics_tls="yes")
+    start_tls(metrics_port=port, metrics_tls="yes")
     own = client_context(certificates, certificates.client)
     for _ in range(20):
         assert b"# TYPE" in page(port, own)
@@ -38,9 +38,9 @@ def test_the_page_is_read_over_tls_by_clients_with_a_certificate(start: Start, c
         assert plain.rest_until_closed() == b""
 
 
-def test_handshakes_of_the_page_use_up_no_descriptors(start: Start, certificates: Certificates) -> None:
+def test_handshakes_of_the_page_use_up_no_descriptors(start_tls: Start, certificates: Certificates) -> None:
     port = free_port()
-    server = start(metrics_port=port, metrics_tls="yes", tls_auth_clients="no")
+    server = start_tls(metrics_port=port, metrics_tls="yes", tls_auth_clients="no")
     descriptors = Path(f"/proc/{server.pid}/fd")
     before = len(list(descriptors.iterdir()))
     with contextlib.ExitStack() as held:

@@ -30,11 +30,11 @@ def append(client: RawClient, count: int, size: int = 1000) -> None:
         client.pipeline([["XADD", "s", "*", "f", "v" * size]] * 100)
 
 
-def test_a_replica_follows_its_primary_over_tls(start: Start) -> None:
-    primary = start()
+def test_a_replica_follows_its_primary_over_tls(start_tls: Start) -> None:
+    primary = start_tls()
     with primary.client() as client:
         append(client, 20_000)
-        replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+        replica = start_tls(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
         with replica.client() as follower:
             until(lambda: is_up(follower), "a full sync")
             assert length(follower) == b":20000\r\n"
@@ -52,22 +52,22 @@ def test_a_replica_follows_its_primary_over_tls(start: Start) -> None:
         assert client.ask("PING") == b"+PONG\r\n"
 
 
-def test_a_replica_that_reads_slowly_costs_its_primary_no_memory(start: Start) -> None:
-    primary = start()
+def test_a_replica_that_reads_slowly_costs_its_primary_no_memory(start_tls: Start) -> None:
+    primary = start_tls()
     with primary.client() as client:
         append(client, 40_000)
         before = primary.private_bytes()
-        replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+        replica = start_tls(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
         with replica.client() as follower:
             until(lambda: is_up(follower), "a full sync")
             assert length(follower) == b":40000\r\n"
         assert primary.private_bytes() - before < 30 << 20
 
 
-def test_a_primary_of_another_authority_is_not_followed(start: Start, tmp_path: Path) -> None:
+def test_a_primary_of_another_authority_is_not_followed(start_tls: Start, tmp_path: Path) -> None:
     other = Authority(tmp_path / "other", "other")
-    primary = start()
-    replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+    primary = start_tls()
+    replica = start_tls(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
     with replica.client() as client, primary.client() as source:
         until(lambda: is_up(client), "a link")
         assert client.ask("CONFIG", "SET", "tls-ca-cert-file", other.cert) == b"+OK\r\n"
@@ -76,17 +76,17 @@ def test_a_primary_of_another_authority_is_not_followed(start: Start, tmp_path: 
         assert "the TLS handshake failed" in replication(client)["riverbed_master_link_reason"]
 
 
-def test_without_tls_replication_a_port_with_tls_is_no_primary(start: Start) -> None:
-    primary = start()
-    replica = start(replicaof=f"127.0.0.1 {primary.port}")
+def test_without_tls_replication_a_port_with_tls_is_no_primary(start_tls: Start) -> None:
+    primary = start_tls()
+    replica = start_tls(replicaof=f"127.0.0.1 {primary.port}")
     with replica.client() as client:
         until(lambda: "closed the link" in replication(client).get("riverbed_master_link_reason", ""), "a refusal")
         assert client.ask("CONFIG", "SET", "tls-replication", "yes") == b"+OK\r\n"
         until(lambda: is_up(client), "a link")
 
 
-def test_a_redis_follows_over_tls(start: Start, certificates: Certificates, tmp_path: Path) -> None:
-    primary = start()
+def test_a_redis_follows_over_tls(start_tls: Start, certificates: Certificates, tmp_path: Path) -> None:
+    primary = start_tls()
     directory = tmp_path / "redis"
     directory.mkdir()
     options = {"replicaof": f"127.0.0.1 {primary.port}", "tls-replication": "yes"}
@@ -102,9 +102,9 @@ def test_a_redis_follows_over_tls(start: Start, certificates: Certificates, tmp_
 
 
 @pytest.mark.parametrize("kind", ["replica", "primary"])
-def test_a_failover_works_over_tls(start: Start, kind: str) -> None:
-    primary = start(tls_replication="yes")
-    replica = start(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+def test_a_failover_works_over_tls(start_tls: Start, kind: str) -> None:
+    primary = start_tls(tls_replication="yes")
+    replica = start_tls(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
     with primary.client() as client, replica.client() as follower:
         until(lambda: is_up(follower), "a link")
         append(client, 100)

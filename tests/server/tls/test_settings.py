@@ -32,13 +32,13 @@ def put(pair: Pair, place: Pair) -> None:
 
 
 def test_a_renewed_certificate_is_used_after_config_set_of_the_same_file(
-    start: Start,
+    start_tls: Start,
     certificates: Certificates,
     tmp_path: Path,
 ) -> None:
     place = Pair(tmp_path / "now.crt", tmp_path / "now.key")
     put(certificates.server, place)
-    server = start(tls_cert_file=place.cert, tls_key_file=place.key)
+    server = start_tls(tls_cert_file=place.cert, tls_key_file=place.key)
     first = shown(server.port, certificates)
     put(certificates.authority.issue("renewed"), place)
     with server.client() as client:
@@ -50,12 +50,12 @@ def test_a_renewed_certificate_is_used_after_config_set_of_the_same_file(
 
 @pytest.mark.parametrize("wrong", ["missing", "folder", "text", "other key", "pipe", "large"])
 def test_a_wrong_certificate_is_an_error_and_the_old_one_stays(
-    start: Start,
+    start_tls: Start,
     certificates: Certificates,
     tmp_path: Path,
     wrong: str,
 ) -> None:
-    server = start()
+    server = start_tls()
     first = shown(server.port, certificates)
     path = tmp_path / "wrong"
     if wrong == "folder":
@@ -134,19 +134,19 @@ def test_a_server_that_cannot_speak_tls_does_not_start(
     assert not (tmp_path / "data").exists()
 
 
-def test_a_folder_of_authorities_is_as_good_as_a_file(start: Start, tmp_path: Path) -> None:
+def test_a_folder_of_authorities_is_as_good_as_a_file(start_tls: Start, tmp_path: Path) -> None:
     own = Authority(tmp_path / "authorities", "second")
     client = own.issue("client")
     subprocess.run(["openssl", "rehash", own.directory], check=True, capture_output=True)
-    server = start(tls_ca_cert_dir=own.directory)
-    assert is_served(server, client_context(start.certificates, client))
+    server = start_tls(tls_ca_cert_dir=own.directory)
+    assert is_served(server, client_context(start_tls.certificates, client))
 
 
 # -- beside Redis ------------------------------------------------------------------------------------------------------
 
 
 def test_config_answers_as_redis_does(
-    start: Start,
+    start_tls: Start,
     certificates: Certificates,
     tmp_path: Path,
 ) -> None:
@@ -190,7 +190,7 @@ def test_config_answers_as_redis_does(
     directory.mkdir()
     theirs = TlsRedis(directory, tmp_path / "logs")
     theirs.certificates = certificates
-    ours = start()
+    ours = start_tls()
     with theirs, theirs.client() as their_client, ours.client() as our_client:
         for words in script:
             pair = [client.ask("CONFIG", "SET", *map(str, words)) for client in (our_client, their_client)]

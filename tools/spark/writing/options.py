@@ -16,11 +16,13 @@ from typing import Final
 from riverbed.tools.console.console import Failure
 from riverbed.tools.live.redisclient import Address, without_password
 from riverbed.tools.live.target import server_address
+from riverbed.tools.live.tls import TlsOptions
 from riverbed.tools.spark.errors import OptionError
 from riverbed.tools.spark.reading.options import none_left, whole
 
 _KNOWN: Final = (
-    "server, user, password, db, stream, jobId, retries, timeoutSeconds, pipelineRows for a server; "
+    "server, user, password, tls, tlsCaFile, tlsCertFile, tlsKeyFile, db, stream, jobId, retries, timeoutSeconds, "
+    "pipelineRows for a server; "
     "path, db, stream for a new data directory"
 )
 _RETRIES: Final = 5
@@ -78,9 +80,16 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     return asked
 
 
+def _tls(given: dict[str, str]) -> TlsOptions:
+    asked = given.pop("tls", "false").lower()
+    if asked not in ("true", "false"):
+        raise OptionError(f"tls must be true or false, not {asked!r}")
+    return TlsOptions(asked == "true", *(given.pop(f"tls{which}file", None) for which in ("ca", "cert", "key")))
+
+
 def _address(server: str, given: dict[str, str]) -> Address:
     try:
-        address = server_address(server.strip())
+        address = server_address(server.strip(), _tls(given))
     except Failure as failure:
         raise OptionError(str(failure)) from failure
     if address is None:
