@@ -108,6 +108,7 @@ def test_a_failover_works_over_tls(start_tls: Start, kind: str) -> None:
     with primary.client() as client, replica.client() as follower:
         until(lambda: is_up(follower), "a link")
         append(client, 100)
+        until(lambda: length(follower) == b":100\r\n", "a replica that has everything")
         if kind == "primary":
             assert client.ask("FAILOVER") == b"+OK\r\n"
             until(lambda: replication(follower)["role"] == "master", "a new primary")
