@@ -34,6 +34,7 @@ from benchmarks import (
     sparkwrite,
     stalls,
     starting,
+    tls,
     words,
 )
 from benchmarks.growth import question as growth
@@ -59,6 +60,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "pending": pending.answer,
     "blocked": blocked.answer,
     "connect": connecting.answer,
+    "tls": tls.answer,
     "latency": latency.answer,
     "growth": growth.answer,
     "hostile": hostile.answer,

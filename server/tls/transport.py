@@ -76,11 +76,13 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._is_server = is_server
         self._refuses = refuses
         self._state = _State.HANDSHAKE
-        self._tls = context.wrap_bio(bios.incoming, bios.outgoing, server_side=is_server)
+        self._context = context
+        self._tls: ssl.SSLObject  # made by the first step: a thousand clients may be accepted in one turn
         self._buffer = bios.small
         self._user: asyncio.Protocol | asyncio.BufferedProtocol | None = None
         self._unread = b""  # records during the handshake, then what the user has not taken
         self._has_begun = False  # something has arrived
+        self._is_shaking = False  # the handshake has begun
         self._is_paused = False
         self._is_congested = False
         self._has_ended = False  # the peer sends nothing more
@@ -105,6 +107,9 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
     def shake(self) -> None:
         """Take a step of the handshake with what has arrived."""
         bios = self._bios
+        if not self._is_shaking:
+            self._is_shaking = True
+            self._tls = self._context.wrap_bio(bios.incoming, bios.outgoing, server_side=self._is_server)
         bios.incoming.write(self._unread)
         try:
             self._tls.do_handshake()
@@ -270,7 +275,8 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         # the user refers to us; without these it is not garbage before the next collection
         self._user = None
         self._unread = b""
-        del self._tls
+        if self._is_shaking:
+            del self._tls
         if was_open and user is not None:
             user.connection_lost(error)
         elif not self._is_server:
