@@ -452,6 +452,18 @@ class Engine:
         self.checkpoints.begun(durability)
         return durability
 
+    def write_part(self) -> None:
+        """Put rows that the next checkpoint would put into the tables, which commits them, see `WriteTxn.write_part`.
+
+        Raises lmdb.Error, with the state as it was.
+        """
+        try:
+            self.txn.write_part()
+        except lmdb.Error as error:
+            self._tables_failed(_reason(error))
+            self._restore()
+            raise
+
     def end_checkpoint(self) -> None:
         """Make the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""
         try:

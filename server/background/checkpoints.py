@@ -36,6 +36,8 @@ EVERYSEC_S: Final = 1.0
 CHECKPOINT_BYTES: Final = 1 << 20
 STREAMS_A_CHECKPOINT: Final = 256
 _MOST_TIMES: Final = 4
+# Rows are put into the tables in turns of this length, before the checkpoint that commits them.
+_TURN_S = 0.003
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then clients wait for it, too.
 MAX_DIRTY: Final = 32
 
@@ -57,6 +59,8 @@ class Checkpoints:
         self._sliced_commands = sliced_commands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._parts_left = 0  # of the rows that are put into the tables before the checkpoint
+        self._round = 0  # how many parts these were at first
         self._is_due = False  # the next one, as soon as the disk has the one before
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
         self._durability: Durability | None = None  # of the one that a thread was given last
@@ -76,6 +80,8 @@ class Checkpoints:
 
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much."""
+        if self._parts_left:
+            return
         if self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it():
             self._checkpoint()
         elif self._timer is None:
@@ -100,6 +106,7 @@ class Checkpoints:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._parts_left = 0
 
     def _follow_config(self) -> None:
         """A checkpoint that is due may be due earlier now."""
@@ -180,6 +187,7 @@ class Checkpoints:
         """Begin a checkpoint, which a thread makes durable while clients are served.
 
         If the disk is still busy with the one before, the next begins after that, unless too much is waiting.
+        Many rows are put into the tables first, in turns; what changes meanwhile is all that is left to it.
         """
         self._disarm()
         most = MAX_DIRTY * CHECKPOINT_BYTES
@@ -187,8 +195,35 @@ class Checkpoints:
             self._is_due = True
             return
         self._is_due = False
+        self._round = self._parts_left = self._engine.txn.unwritten_parts
+        if self._parts_left:
+            self._timer = self._loop.call_later(0, self._take_turn)
+            return
         with self._retrying():
             self._begin_in_thread()
+
+    def _take_turn(self) -> None:
+        """Put some rows into the tables; begin the checkpoint when all that had changed are there."""
+        self._timer = None
+        end = self._loop.time() + _TURN_S
+        with self._retrying():
+            while self._parts_left:
+                self._engine.write_part()
+                self._parts_left -= 1
+                if not self._parts_left:
+                    self._begin_round()
+                if self._parts_left and self._loop.time() >= end:
+                    self._timer = self._loop.call_later(0, self._take_turn)
+                    return
+            self._begin_in_thread()
+        self._parts_left = 0
+        self._sliced_commands.look_for_views()
+
+    def _begin_round(self) -> None:
+        """Go on with what has changed meanwhile, if that is so much less than before that there is an end to it."""
+        left = self._engine.txn.unwritten_parts
+        if left <= self._round // 2:
+            self._round = self._parts_left = left
 
     def checkpoint_later(self) -> None:
         """Begin a checkpoint behind the tick under way."""
@@ -196,12 +231,13 @@ class Checkpoints:
         self._timer = self._loop.call_later(0, self._checkpoint)
 
     def checkpoint_soon(self) -> bool:
-        """Begin a checkpoint, or have one begin when the disk has the one before; -> whether it was tried now."""
+        """Begin a checkpoint, or have one begin soon; -> whether it was tried now."""
         if self._engine.checkpoints.is_syncing:
             self._is_due = True
-            return False
-        self._checkpoint()
-        return True
+        elif not self._parts_left:
+            self._checkpoint()
+            return not self._parts_left
+        return False
 
     def _synced(self, task: asyncio.Task[None], durability: Durability) -> None:
         """End the checkpoint that is on the disk now, unless a caller that could not wait has ended it."""

@@ -202,6 +202,11 @@ class Database(Namespace):
         """How many streams are lent."""
         return len(self._lent)
 
+    def take_oldest_back(self) -> None:
+        """Take a few of the streams back that were lent first."""
+        for key in self._lent.oldest_keys():
+            self.take_back(key)
+
     def take_all_back(self) -> None:
         for key in self._lent.all_keys():
             self.take_back(key)

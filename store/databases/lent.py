@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_STREAMS = 1024
 _MOST_BYTES = 1 << 21  # they fit into the processor's cache
 # Streams that are taken back at once, or whose rows are put into the table at once: less than a millisecond.
-_BATCH = 16
+BATCH = 16
 
 
 class LentStreams:
@@ -62,11 +62,11 @@ class LentStreams:
     def settle(self, take_back: Callable[[bytes], object]) -> None:
         """Keep within the bounds of streams that are lent, and of rows that wait to be put or deleted."""
         if len(self._tails) > _MOST_STREAMS:
-            for key in list(islice(self._tails, _BATCH)):
+            for key in self.oldest_keys():
                 take_back(key)
         while self._size > _MOST_BYTES and self._tails:
             turns = self._turns = self._turns or list(self._tails)
-            for key in turns[-_BATCH:]:
+            for key in turns[-BATCH:]:
                 tail = self._tails.get(key)
                 if tail is None:
                     continue
@@ -75,7 +75,11 @@ class LentStreams:
                 else:
                     self._size -= tail.size
                     put_rows(self._txn, tail)
-            del turns[-_BATCH:]
+            del turns[-BATCH:]
+
+    def oldest_keys(self) -> list[bytes]:
+        """A batch of the streams that were lent first."""
+        return list(islice(self._tails, BATCH))
 
     def all_keys(self) -> list[bytes]:
         return list(self._tails)

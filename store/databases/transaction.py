@@ -9,14 +9,16 @@ from itertools import islice
 from typing import Final
 
 from riverbed.store.databases.database import DATABASE_COUNT, Database
+from riverbed.store.databases.lent import BATCH as LENT_BATCH
 from riverbed.store.format.resp import encode_command
 from riverbed.store.format.streams import decode_expiry_key, name_key, unpack_expiry
 from riverbed.store.format.text import quoted
 from riverbed.store.groups.recent_deliveries import RecentDeliveries
+from riverbed.store.groups.young import MAX_PART
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.transaction import Transaction
+from riverbed.store.tables.transaction import PART, Transaction
 
 # If more groups were read, a commit lets go of them: a garbage collection takes 3 us for each.
 CACHED_GROUPS = 4096
@@ -24,6 +26,8 @@ CACHED_GROUPS = 4096
 CACHED_BYTES = 16 << 20
 # Changed rows that a checkpoint may have to write at once, in some 5 ms; those beyond are written after each tick.
 MOST_CHANGED: Final = 2048
+# Changed rows that a checkpoint writes at once, in some 10 ms.
+FEW_CHANGED: Final = 1536
 
 
 class WriteTxn(Transaction):
@@ -42,6 +46,12 @@ class WriteTxn(Transaction):
         self._take_all_back()
         super().write_back()
 
+    def write_part(self) -> None:
+        if not self.dirty:
+            for db in self.databases:
+                db.take_oldest_back()
+        super().write_part()
+
     def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
         self._take_all_back()  # they were lent with the limits before
         super().configure_nodes(max_entries, max_bytes)
@@ -50,6 +60,18 @@ class WriteTxn(Transaction):
     def changed_streams(self) -> int:
         """About how many rows of streams the next checkpoint writes."""
         return len(self.dirty) + sum(db.lent_count for db in self.databases)
+
+    @property
+    def unwritten_parts(self) -> int:
+        """About how many calls of `write_part` leave the next checkpoint little to write; 0 when it has not much.
+
+        Streams that change all the time are written again by the checkpoint, so a few are left to it.
+        """
+        ids = (self.young_ids + self.changed_ids) // MAX_PART
+        if self.changed_streams <= FEW_CHANGED:
+            return ids
+        lent = sum(db.lent_count for db in self.databases)
+        return ids + len(self.dirty) // PART + lent // LENT_BATCH
 
     def _take_all_back(self) -> None:
         for db in self.databases:

@@ -154,6 +154,13 @@ class Members:
             txn.lmdb.put(key, row.pack(), db=groups)
         self._dirty_consumers.clear()
 
+    def write_part(self) -> bool:
+        """Put some of the changed rows into their tables; -> whether these were all."""
+        if not self.pel.write_part():
+            return False
+        self.write_back()
+        return True
+
     def forget(self) -> None:
         """Drop all unwritten changes: the group was destroyed, and its rows must not be written back."""
         self.pel.forget_young()

@@ -47,7 +47,7 @@ from riverbed.store.format.pending import (
     owner_prefix,
 )
 from riverbed.store.groups.run_rows import pieces, replace_runs
-from riverbed.store.groups.young import MAX_IN_RUN, Delivery
+from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
@@ -328,13 +328,13 @@ class Pel:
         """Add entries with ascending IDs that are above the IDs of all runs."""
         assert self._young is not None, "a view does not change"
         if not self._young.add(packed_ids, consumer_no, time_ms, delivery_count):
-            self.write_young()
+            self.write_part()
 
     def add_one(self, packed: bytes, consumer_no: int, time_ms: int) -> None:
         """As `add_new`, for an entry that is delivered for the first time."""
         assert self._young is not None, "a view does not change"
         if not self._young.add_one(packed, consumer_no, time_ms):
-            self.write_young()
+            self.write_part()
 
     def take_one(self, packed: bytes) -> int | None:
         """Remove an entry; -> its owner's number, None when it is not pending."""
@@ -344,7 +344,7 @@ class Pel:
         if owner_no is None and (standing := self.standing(packed)) is not None:
             owner_no = standing[0]
             if not young.change(packed, None):
-                self.write_young()
+                self.write_part()
         return owner_no
 
     def move_one(self, packed: bytes, delivery: Delivery) -> None:
@@ -354,7 +354,7 @@ class Pel:
     def _change(self, packed: bytes, delivery: Delivery | None) -> None:
         assert self._young is not None, "a view does not change"
         if not self._young.change(packed, delivery):
-            self.write_young()
+            self.write_part()
 
     def write_young(self) -> None:
         """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""
@@ -362,10 +362,26 @@ class Pel:
         if young is not None:
             if young.batches:
                 self._replace([], young.drain())
-            if young.changed:
-                gone, changed = young.drain_changed()
-                self._take_out(gone)
-                self.assign(changed)
+            self._write_changed(young.drain_changed())
+
+    def write_part(self) -> bool:
+        """Put some of what is young into the tables, in about two milliseconds; -> whether this was all."""
+        young = self._young
+        if young is None:
+            return True
+        if len(young.changed) >= len(young.batches):
+            self._write_changed(young.drain_changed(MAX_PART))
+        else:
+            self._replace([], young.drain(MAX_PART))
+        return not young.batches and not young.changed
+
+    def _write_changed(self, changed: tuple[list[bytes], dict[bytes, Delivery]]) -> None:
+        """Put changes that `Young.drain_changed` has given into the tables."""
+        gone, assigned = changed
+        if gone:
+            self._take_out(gone)
+        if assigned:
+            self._assign_in_tables(assigned)
 
     def forget_young(self) -> None:
         """Forget what is young: the group was destroyed."""
@@ -433,6 +449,10 @@ class Pel:
         The former owner is None for entries that were not pending.  A run is cut if only a part of it is assigned, and
         pieces that differ in their IDs only become one run.
         """
+        self._rows("pel")
+        return self._assign_in_tables(wanted)
+
+    def _assign_in_tables(self, wanted: Mapping[bytes, Delivery]) -> dict[int | None, int]:
         order = sorted(wanted)
         former: dict[int | None, int] = {}
         old: list[Run] = []
@@ -440,7 +460,7 @@ class Pel:
         at = 0
         while at < len(order):
             begin, packed = at, order[at]
-            run = self._run_for(packed)
+            run = self._run_in(self._txn.cursor("pel"), packed)
             if run is not None and run.first <= packed:
                 at = bisect_right(order, run.last, at)
                 old.append(run)

@@ -19,6 +19,7 @@ other question or change needs all of this written first, and `pending.py` sees 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import Run
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 MAX_IN_RUN: Final = 100
 # The most IDs in memory for all groups together: 250 bytes each if they were delivered one by one.
 MAX_YOUNG: Final = 16_384
-# The most of them that have changed in the tables: to write these takes some 6 us each, and all clients wait for it.
+# The most of them that have changed in the tables: to write these takes some 6 us each.
 MAX_CHANGED: Final = 8192
+# So many of them are written at once while clients wait: whole runs, if they are neighbours.
+MAX_PART = 5 * MAX_IN_RUN
 
 # (owner, delivery time, delivery count); without an owner (UNOWNED, release number, delivery count).
 Delivery = tuple[int, int, int]
@@ -43,13 +46,14 @@ Batch = tuple[int, int, int, bytes]
 class Young:
     """What is young in one group.  The IDs are counted in its transaction, together with those of others."""
 
-    __slots__ = ("_txn", "batches", "changed")
+    __slots__ = ("_order", "_txn", "batches", "changed")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
         self.batches: dict[bytes, Batch] = {}  # by the first ID of each, ascending
         # What the tables have of these IDs is no longer true.  None: acknowledged.
         self.changed: dict[bytes, Delivery | None] = {}
+        self._order: list[bytes] = []  # IDs of `changed` that parts are drained of, descending
 
     def add(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int) -> bool:
         """Add ascending IDs that are above all others of the group; -> whether there is room for more."""
@@ -75,9 +79,18 @@ class Young:
         self.changed[packed] = delivery
         return txn.changed_ids <= MAX_CHANGED
 
-    def drain_changed(self) -> tuple[list[bytes], dict[bytes, Delivery]]:
-        """Forget the changes; -> the IDs that are no longer pending, ascending, and the new states of the others."""
-        changed, self.changed = self.changed, {}
+    def drain_changed(self, most: int | None = None) -> tuple[list[bytes], dict[bytes, Delivery]]:
+        """Forget the changes; -> the IDs that are no longer pending, ascending, and the new states of the others.
+
+        With `most` only so many are forgotten: neighbours, so that they change few runs of the tables.
+        """
+        if most is None or len(self.changed) <= most:
+            changed, self.changed = self.changed, {}
+            self._order = []
+        else:
+            order = self._order = self._order or sorted(self.changed, reverse=True)
+            changed = {packed: self.changed.pop(packed) for packed in order[-most:]}
+            del order[-most:]
         self._txn.changed_ids -= len(changed)
         gone = sorted([packed for packed, delivery in changed.items() if delivery is None])
         return gone, {packed: delivery for packed, delivery in changed.items() if delivery is not None}
@@ -112,15 +125,14 @@ class Young:
         """Whether all young deliveries are above these IDs."""
         return next(iter(self.batches), b"\xff" * ID_BYTES) > max(packed_ids)
 
-    def drain(self) -> list[Run]:
-        """Forget all; -> them as runs.  Neighbours that differ in their IDs only become one."""
+    def drain(self, most: int | None = None) -> list[Run]:
+        """Forget the first `most`, or all; -> them as runs.  Neighbours that differ in their IDs only become one."""
         runs: list[Run] = []
-        for batch in self.batches.values():
-            run = Run(*batch)
+        for first in list(islice(self.batches, most)):
+            run = Run(*self.batches.pop(first))
             self._txn.young_ids -= len(run)
             if runs and runs[-1].is_like(run) and len(runs[-1]) + len(run) <= MAX_IN_RUN:
                 runs[-1].packed += run.packed
             else:
                 runs.append(run)
-        self.batches.clear()
         return runs

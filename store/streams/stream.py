@@ -158,6 +158,11 @@ class Stream:
             txn.lmdb.put(streams.key_key(self.namespace.keyspace_no, self.key), self.encode(), db=txn.handles["keys"])
             self.dirty = False
 
+    def write_part(self) -> bool:
+        """As `write_back`."""
+        self.write_back()
+        return True
+
     def renamed(self, namespace: Namespace, key: bytes) -> None:
         """Set the new database and key of a renamed stream, and drop what was cached for the old key."""
         self.namespace = namespace

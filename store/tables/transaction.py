@@ -37,6 +37,8 @@ _ROW_HEAD_BYTES: Final = 128
 _NUMBERING_BYTES: Final = 8
 _PREFIX_BYTES: Final = 8
 _NO_LIMIT: Final = 1 << 62
+# Changed streams or groups that are written in one part of a checkpoint's work.
+PART: Final = 64
 
 Notify = Callable[[Change, Namespace, bytes], None]
 
@@ -46,6 +48,9 @@ class Dirty(Protocol):
 
     def write_back(self) -> None:
         """Put the changed rows into their tables."""
+
+    def write_part(self) -> bool:
+        """Put about a millisecond's worth of the changed rows into their tables; -> whether these were all."""
 
 
 class Unlogged(Protocol):
@@ -188,6 +193,18 @@ class Transaction:
     def write_back(self) -> None:
         """Put the changed cached rows into their tables."""
         self.write_oldest_back(len(self.dirty))
+
+    def write_part(self) -> None:
+        """Put some of the rows that have been changed for longest into their tables, in some two milliseconds at most.
+
+        The checkpoint has less to write then.  Readers see none of it before.
+        """
+        done = 0
+        for thing in self.dirty[:PART]:
+            if not thing.write_part():
+                break
+            done += 1
+        del self.dirty[:done]
 
     def write_oldest_back(self, count: int) -> None:
         """Put the `count` cached rows that have been changed for longest into their tables."""

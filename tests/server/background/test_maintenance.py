@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 
 from riverbed.server.background import checkpoints, log_rewrite, maintenance
 from riverbed.store.checkpoint import Durability
+from riverbed.store.databases.transaction import FEW_CHANGED
 from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import write_base
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.snapshot.reader import list_snapshots
+from riverbed.store.tables.transaction import PART
 from tests.conftest import StartRiverbed
 from tests.support.read_log import LogTail
 from tests.support.servers import RiverbedServer
@@ -190,6 +193,40 @@ def test_a_checkpoint_waits_for_more_when_many_streams_have_changed(tmp_path: Pa
             assert ticks.engine.checkpoints.count == before
             client.send_words("XADD", "s", "*", "f", b"x" * checkpoints.CHECKPOINT_BYTES)
             await until(lambda before=before: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_clients_are_served_while_many_rows_are_put_into_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_TURN_S", 0)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        engine, client = ticks.engine, ticks.connect()
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
+        before, changed = engine.checkpoints.count, engine.txn.changed_streams
+        assert changed > FEW_CHANGED
+        client.send("CONFIG SET checkpoint-interval-ms 1")
+        answered: list[int] = []  # replies in each turn in which rows were put
+        left = [changed]
+        while engine.checkpoints.count == before:
+            client.send("XADD s * f v")
+            await asyncio.sleep(0)
+            left.append(engine.txn.changed_streams)
+            replies = len(client.replies())
+            if left[-1] < left[-2]:
+                answered.append(replies)
+        assert len(answered) > 10
+        assert all(answered[1:])
+        # the commit has the rows of a few parts left to write at once
+        assert max(first - second for first, second in pairwise(left)) <= 4 * PART
+        assert not engine.txn.unwritten_parts
+        ticks.close()
+        client = (ticks := Ticks(tmp_path, files=ticks.files)).connect()
+        assert await ticks.ask(client, "DBSIZE") == [b":%d\r\n" % (FEW_CHANGED + 9 * PART + 1)]
         ticks.close()
 
     in_loop(body())

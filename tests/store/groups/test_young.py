@@ -10,10 +10,13 @@ import pytest
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import DeepCheck, check
 from riverbed.store.databases.database import DATABASE_COUNT
+from riverbed.store.databases.transaction import FEW_CHANGED
 from riverbed.store.format.log_lines import encode_command
+from riverbed.store.groups import pending as pending_entries
 from riverbed.store.groups.view import GroupsView
-from riverbed.store.groups.young import MAX_CHANGED, MAX_IN_RUN, MAX_YOUNG
+from riverbed.store.groups.young import MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
 from riverbed.store.ids import MAX_ID
+from riverbed.store.tables.transaction import PART
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
 from tests.support.store.stores import Store, rewrite, sid
@@ -120,6 +123,8 @@ class Twin:
         match line.split():
             case ["CHECKPOINT"]:
                 return self.product.checkpoint()
+            case ["PART"]:
+                return self.product.engine.write_part()
             case ["PURGE"]:
                 return self.product.purge()
             case ["PASS", ms]:
@@ -275,7 +280,11 @@ def test_entries_claimed_one_by_one_become_one_run_again(store: Store) -> None:
     assert store.dump() == before
 
 
-def test_entries_claimed_and_acknowledged_at_random_are_where_they_belong(tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [pending_entries.MAX_PART, 5, 1])
+def test_entries_claimed_and_acknowledged_at_random_are_where_they_belong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    monkeypatch.setattr(pending_entries, "MAX_PART", part)
     for seed in range(10):
         chance = random.Random(seed)
         late, eager = (Twin(tmp_path / f"{name}{seed}", is_eager=name == "eager") for name in ("late", "eager"))
@@ -285,6 +294,7 @@ def test_entries_claimed_and_acknowledged_at_random_are_where_they_belong(tmp_pa
             number = chance.randint(1, 36)
             script += [f"XCLAIM s g c{chance.randrange(3)} 0 {number}-0 JUSTID"] * (chance.random() < 0.6)
             script += [f"XCLAIM s g c{chance.randrange(3)} 1 {number}-0"] * (chance.random() < 0.3)
+            script += ["PART"] * (chance.random() < 0.2)
             script += ["CHECKPOINT"] * (chance.random() < 0.05) + ["PASS 1"] * (chance.random() < 0.05)
             script += [f"XACK s g {number}-0"] * (chance.random() < 0.1)
             script += [f"XACK s g {number + 1}-0 {number}-0 {number + 2}-0"] * (chance.random() < 0.03)
@@ -489,3 +499,38 @@ def test_a_delivery_of_one_entry_is_logged_like_one_of_several(store: Store) -> 
 
 def encode_transaction(*lines: bytes) -> bytes:
     return b"".join(encode_command(line.split()) for line in (b"MULTI", *lines, b"EXEC"))
+
+
+def test_changes_are_written_in_parts_of_neighbours(store: Store) -> None:
+    store.fill(b"s", 4 * MAX_PART)
+    store.deliver(b"s", 4 * MAX_PART)
+    store.checkpoint()
+    numbers = list(range(1, 4 * MAX_PART, 2))
+    random.Random(1).shuffle(numbers)
+    for number in numbers:
+        store.run("XACK", "s", "g", f"{number}-0")
+    left = []
+    while store.txn.changed_ids:
+        store.engine.write_part()
+        left.append(store.txn.changed_ids)
+    assert left == [MAX_PART, 0]
+    assert pending(store) == list(range(2, 4 * MAX_PART + 1, 2))
+
+
+def test_parts_that_no_checkpoint_has_committed_are_gone_after_a_crash_and_in_the_log(store: Store) -> None:
+    for number in range(FEW_CHANGED + PART):
+        store.fill(b"%d" % number, 2)
+    store.deliver(b"1", 2)
+    store.run("XACK", "1", "g", "2-0")
+    store.commit()
+    before = store.dump()
+    for parts in range(6):
+        for _ in range(parts):
+            store.engine.write_part()
+        store.crash()
+        assert store.dump() == before
+    while store.txn.unwritten_parts:
+        store.engine.write_part()
+    store.checkpoint()
+    store.crash()
+    assert store.dump() == before
