@@ -5,6 +5,8 @@
     streams, fetch    ranges of streams, and their rows by the thousand
     convert           the bytes of fields to the types of a schema
     metadata          the columns of IDs and the map of fields
+    projection        which columns a read has, and what type each field gets
+    sidecar           Parquet files beside the tables of a snapshot
 
 Needs pyarrow and numpy, which the server does not: nothing that starts with `riverbed` imports it.
 """

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverbed.tools.columns.decode import EntryBatch
 
@@ -34,8 +36,15 @@ def readable(values: pa.BinaryArray) -> pa.Array:
         return pa.array(texts, type=pa.string())
 
 
-def fields_map(batch: EntryBatch, *, as_text: bool = False) -> pa.MapArray:
+def fields_map(batch: EntryBatch, *, as_text: bool = False, without: Sequence[bytes] = ()) -> pa.MapArray:
     """The fields of each entry by name, the last of several with one name; names, and maybe values, as text."""
+    if without and set(batch.names()) <= set(without):
+        nothing = pa.array([], type=pa.string()), pa.array([], type=pa.binary())
+        return pa.MapArray.from_arrays(pa.array(np.zeros(batch.count + 1, dtype=np.int32)), *nothing)
     items = batch.items(unique=True)
-    values = readable(items.values) if as_text else items.values
-    return pa.MapArray.from_arrays(pa.array(items.offsets), readable(items.names), values)
+    offsets, names, values = items.offsets, items.names, items.values
+    if without:
+        kept = pc.invert(pc.is_in(names, value_set=pa.array(without, type=pa.binary())))
+        passed = np.concatenate(([0], np.cumsum(kept.to_numpy(zero_copy_only=False))))
+        offsets, names, values = passed[offsets].astype(np.int32), names.filter(kept), values.filter(kept)
+    return pa.MapArray.from_arrays(pa.array(offsets), readable(names), readable(values) if as_text else values)

@@ -1,6 +1,7 @@
 """Chooses the columns of a stream's entries, and makes them of rows.
 
     _id string, _ms int64, _seq int64, _fields map<string, binary>      of every entry
+    _rest map<string, binary>                                           the fields that have no column
     any other name                                                      a field: its last value, null where missing
 
 Milliseconds and sequence numbers from 2^63 on are null, as no signed column has them; `_id` is exact.
@@ -17,11 +18,13 @@ from riverbed.tools.columns.convert import Cast, converter
 from riverbed.tools.columns.decode import EntryBatch
 from riverbed.tools.columns.metadata import fields_map, longs
 
+REST: Final = "_rest"
 METADATA: Final = {
     "_ms": pa.int64(),
     "_seq": pa.int64(),
     "_id": pa.string(),
     "_fields": pa.map_(pa.string(), pa.binary()),
+    REST: pa.map_(pa.string(), pa.binary()),
 }
 # Fields beyond these are in `_fields` alone: a file with a column for each of a million names helps no reader.
 _MOST_FIELDS: Final = 200
@@ -49,6 +52,8 @@ class Projection:
                 return rows.ids().cast(pa.string())
             case "_fields":
                 return fields_map(rows)
+            case "_rest":
+                return fields_map(rows, without=[name.encode() for name in self._casts])
         return self._casts[name](rows.column(name.encode()))
 
 

@@ -5,6 +5,7 @@
     streaming/   entries added since the last batch, and the offsets of batches
     writing/     rows to entries, and entries to a server or a new data directory
     jobs/        programs on top of the data source
+    columns      a stream over the Parquet files of a snapshot
     errors       errors that Spark shows to users
     garbage      fewer walks of Python's garbage collector
 

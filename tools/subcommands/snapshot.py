@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +43,11 @@ from riverbed.tools.console.steps import StepProgress
     metavar="N",
     help="Note where to cut longer streams into parts of N entries.",
 )
+@click.option("--columns", is_flag=True, help="Also write its entries as Parquet, for Spark, DuckDB and others.")
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
-def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: int, as_json: bool) -> None:
+def snapshot(
+    directory: Path, out: Path | None, keep: int | None, split_every: int, columns: bool, as_json: bool
+) -> None:
     """Freeze the store in DIR as a snapshot.
 
     It holds what the last checkpoint holds: of a running server, which goes on meanwhile, all up to a fraction of a
@@ -56,6 +61,8 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
     --keep counts and deletes only what has such a name, is whole, and is of the same store. With --keep, OUT is a
     folder, which is made when it is missing.
 
+    --columns needs pip install 'riverbed[sql]'; docs/snapshot-columns.md has the format.
+
     \b
     Examples
       riverbed snapshot /srv/riverbed
@@ -64,6 +71,7 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
 
     Exit status 0: made, 2: not made, 130: interrupted; nothing is left of it then.
     """
+    write_columns = _columns_writer() if columns else None
     with failures_explained(f"take a snapshot of {directory}"):
         if not (directory / STATE_DIRECTORY / DATA_NAME).exists() and directory.is_dir():
             refuse_redis(directory, OsFiles())
@@ -76,6 +84,9 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
                 steps.show(name, done, total)
 
             made = take_snapshot(directory, out, program=f"riverbed {VERSION}", split_every=split_every, steps=step)
+    if write_columns is not None:
+        with failures_explained(f"write columns of {made.path}, which is made"):
+            write_columns(made)
     deleted: list[str] = []
     try:
         if keep is not None:
@@ -86,6 +97,17 @@ def snapshot(directory: Path, out: Path | None, keep: int | None, split_every: i
         click.echo(json.dumps(_as_json(made, steps.seconds, deleted), indent=2))
     else:
         _print_report(made, steps.seconds, deleted)
+
+
+def _columns_writer() -> Callable[[Snapshot], object]:
+    """What writes columns.  Raises Failure without the libraries for it, before anything is made."""
+    try:
+        found: Callable[[Snapshot], object] = import_module("riverbed.tools.columns.sidecar").write_columns
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("numpy", "pyarrow"):
+            raise
+        raise Failure(f"{error.name} is not installed, and --columns needs it: pip install 'riverbed[sql]'") from None
+    return found
 
 
 def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:
