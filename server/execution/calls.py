@@ -114,7 +114,7 @@ class Timing:
         nanoseconds = max(int(seconds * 1e9), 0)  # the clock may have been set back
         entry.counters.record_run(count, nanoseconds)
         if nanoseconds >= self.slow_ns * count:
-            argv = request.argv or (request.run.requests()[-1] if request.run is not None else [])
+            argv = request.argv or (request.run.request(len(request.run) - 1) if request.run is not None else [])
             self._note_slow(request.session, entry.command, argv, nanoseconds // count // 1000)
 
     def note(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import tracemalloc
 from collections.abc import Callable, Coroutine
 from itertools import count
 from pathlib import Path
@@ -14,6 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from riverbed.server.commands import load_commands
+from riverbed.server.commands.dispatch import fast_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
@@ -23,8 +25,9 @@ from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
 from riverbed.store.databases import lent
 from riverbed.store.tables.environment import TABLES
-from riverbed.store.wire import Run
+from riverbed.store.wire import APPENDED, Run, parse
 from tests.support.in_process import PassingClock
+from tests.support.raw import encode
 from tests.support.ticks import Ticks, in_loop
 
 MS = 1_700_000_000_000
@@ -431,6 +434,28 @@ def test_a_run_that_waits_is_counted_for_its_client(tmp_path: Path) -> None:
 
     with patch.object(request_reader, "new_plain_reader", NativeReader):
         in_loop(body())
+
+
+def test_a_slow_run_of_many_requests_becomes_no_more_words_than_the_slow_log_has(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, slowlog_log_slower_than=0)
+        stats = ticks.executor.stats
+        request = Request(ticks.connect().session, ticks.engine.txn, ticks.executor.context)
+        chunk = encode(["XADD", "s", "*", "f", "v"]) * 10_000
+        requests = parse(APPENDED, chunk, 0, len(chunk))
+        assert requests is not None
+        run = requests[0]
+        assert isinstance(run, Run) and len(run) > 100
+        request.run = run
+        entry = fast_commands(stats)[Run]
+        tracemalloc.start()
+        ticks.executor.timing.record(request, entry, len(run), 10.0)
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+        tracemalloc.stop()
+        assert stats.slowlog.calls[0].words == [b"XADD", b"s", b"*", b"f", b"v"]
+        ticks.close()
+
+    in_loop(body())
 
 
 def test_a_slow_run_is_in_the_slow_log_with_the_words_of_its_last_request(tmp_path: Path) -> None:
