@@ -327,3 +327,36 @@ def info(server: RiverbedServer, field: str) -> int:
         lines = client.ask("INFO", "memory", "stats").splitlines()
     (value,) = [line.partition(b":")[2] for line in lines if line.startswith(field.encode() + b":")]
     return int(value)
+
+
+def test_subscribers_that_never_read_are_bounded_together(server: RiverbedServer) -> None:
+    """Each counts for all that it has not read, although they share the bytes of a message."""
+    with connected(server) as client:
+        assert client.ask("CONFIG", "SET", "maxmemory-clients", LIMIT_BYTES) == b"+OK\r\n"
+    message = b"x" * 100_000
+    with small(server, MAX_BYTES) as look, contextlib.ExitStack() as stack, connected(server) as publisher:
+        for _ in range(50):
+            subscriber = stack.enter_context(connected(server))
+            subscriber.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            subscriber.ask("SUBSCRIBE", "news")
+        for _ in range(4 * LIMIT_BYTES // len(message)):
+            publisher.ask("PUBLISH", "news", message)
+            look()
+        assert info(server, "evicted_clients") > 0
+    until(lambda: kept_bytes(server) == 0, "the end of what was kept for subscribers that have gone")
+
+
+def test_replies_of_a_transaction_that_are_never_read_are_bounded(server: RiverbedServer) -> None:
+    """Together they would be a gigabyte."""
+    with connected(server) as client:
+        for _ in range(100):
+            assert client.ask("XADD", "large", "*", "f", b"x" * 100_000).startswith(b"$")
+    with small(server, MAX_BYTES) as look, connected(server) as hoarder:
+        hoarder.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        assert hoarder.ask("MULTI") == b"+OK\r\n"
+        for _ in range(100):
+            assert hoarder.ask("XRANGE", "large", "-", "+") == b"+QUEUED\r\n"
+        hoarder.send("EXEC")
+        assert hoarder.socket.recv(1, socket.MSG_PEEK) == b"*"  # the replies have begun
+        for _ in range(50):
+            look()
