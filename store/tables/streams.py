@@ -5,7 +5,7 @@ Dead rows are left out.  No entry is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -61,10 +61,30 @@ def streams(
     each = [_names(reader, *keyspace, first_no, last_no) for keyspace in enumerate(keyspaces(reader))]
     for _, db, keyspace_no, key in merge(*each):
         if wants(db, key):
-            row = reader.get("keys", key_key(keyspace_no, key))
-            if row is None:
-                raise MissingRowError(f"the key {key[:60]!r} has a number and no row")
-            yield LiveStream(db, key, StreamRow.unpack(row))
+            yield LiveStream(db, key, _row(reader, keyspace_no, key))
+
+
+def numbered_streams(reader: TableReader, numbers: Iterable[int]) -> Iterator[LiveStream]:
+    """The streams with these numbers, in their order, without those that are not there any more.
+
+    Raises as `streams` does.
+    """
+    spaces = list(enumerate(keyspaces(reader)))
+    for number in numbers:
+        for place, (db, keyspace_no) in enumerate(spaces):
+            key = reader.get("names", name_key(keyspace_no, number))
+            if key is not None:
+                # Mostly the next stream is in the same database.
+                spaces.insert(0, spaces.pop(place))
+                yield LiveStream(db, key, _row(reader, keyspace_no, key))
+                break
+
+
+def _row(reader: TableReader, keyspace_no: int, key: bytes) -> StreamRow:
+    row = reader.get("keys", key_key(keyspace_no, key))
+    if row is None:
+        raise MissingRowError(f"the key {key[:60]!r} has a number and no row")
+    return StreamRow.unpack(row)
 
 
 def _names(

@@ -261,22 +261,24 @@ def _rows_by_cursor(reader: TableReader, stream: StreamHere, cut: _Cut) -> Itera
     if not cursor.set_range(entry_key(stream.row.stream_no, wanted.first)):
         return
     left = cut.take
+    there = stream.row.length  # behind them are the rows of other streams
     if cut.skip:
         for _ in islice(cursor.iternext(keys=True, values=False), cut.skip):
             pass
         if not cursor.next():
             return
-    while left is None or left > 0:
+    while there > 0 and (left is None or left > 0):
         first_key = cursor.key()
         if first_key > last_key or not first_key:
             return
-        most = cut.batch_rows if left is None else min(cut.batch_rows, left)
+        most = min(cut.batch_rows, there, there if left is None else left)
         rows = _some(cursor, most)
         ended_at = cursor.key()  # empty after the last row of the table
         if not ended_at or ended_at > last_key:
             yield _up_to(cursor, first_key, last_key)[:most]
             return
         yield rows
+        there -= len(rows)
         if left is not None:
             left -= len(rows)
         if not cursor.next():

@@ -7,7 +7,7 @@ for, and handles values that do not fit their column as the mode says.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,18 @@ from riverbed.tools.spark.reading.streamwalk import fetch_span
 
 
 def entry_batches(
-    reader: TableReader, span: Span, options: ReadOptions, columns: EntryColumns
+    reader: TableReader,
+    span: Span,
+    options: ReadOptions,
+    columns: EntryColumns,
+    streams: Iterable[StreamHere] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The entries of a span, by stream and ID.  Raises MalformedValueError in mode FAILFAST, MalformedRowError."""
+    """The entries of a span, or of `streams` in it, by stream and ID.
+
+    Raises MalformedValueError in mode FAILFAST, MalformedRowError.
+    """
     maker = _BatchMaker(span, options, columns)
-    for fetched in fetch_span(reader, span, options):
+    for fetched in fetch_span(reader, span, options, streams):
         yield maker.batch(fetched)
 
 

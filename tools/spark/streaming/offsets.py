@@ -1,18 +1,21 @@
 """How far a streaming query has come: an ID for each stream, as JSON in Spark's checkpoint.
 
-    {"version": 2, "snapshot": "20261121T120000Z-517", "taken_ms": 1795262400000, "replication_id": "8c1f...",
-     "store_id": "51d0...", "streams": {"0/events": {"id": "1700000000000-3", "seen": 3120, "number": 7,
-     "numbering": "9b44...", "entry": ["1700000000000-3", "5f"]}}}
+    {"version": 3, "snapshot": "20261121T120000Z-517", "taken_ms": 1795262400000, "replication_id": "8c1f...",
+     "store_id": "51d0...", "numberings": ["9b44..."],
+     "streams": {"0/events": ["1700000000000-3", 3120, 7, 0, "5f"]}}
 
 `snapshot` names the snapshot from which the batch that ends here is read; it is empty for a live store.  When that
 snapshot is gone, `taken_ms` shows which snapshots are younger: their names need not.  Streams are named by database
 and key, percent-encoded.
 
 The other fields show whether a store continues what was read (`continuity.py`): the store's id and replication id; and
-for each stream, how many entries had ever been added up to that ID (`seen`), the stream's number, the tables that gave
-it this number, and the youngest entry up to that ID with its digest.  `"new": true` stands in the offset of a batch
-that reads a stream from its first entry, although another stream of that key was read before.  `store_id` and
-`numbering` were added later and may be missing.  Version 1 had only `seen` of these, and no `version`.
+for each stream, behind the ID, how many entries had ever been added up to it, the stream's number, the index of the
+tables that gave it this number, and the digest of the youngest entry up to that ID, whose ID comes next unless it is
+the same.  What is not known is null, and nulls at the end are left out.  The streams in `new` are read from their first
+entry in the batch that ends here, although other streams of their keys were read before.
+
+Versions 1 and 2 had an object for each stream: `id`, `seen`, `number`, `numbering`, `entry` and `new`, of which version
+1 had the first two alone, and no `version`.  A checkpoint of theirs goes on with offsets of this version.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from riverbed.tools.spark.errors import SourceError
 StreamName = tuple[int, bytes]  # database and key
 
 
-_VERSION: Final = 2
+_VERSION: Final = 3
+_OBJECTS: Final = 2  # the last version with an object for each stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +56,30 @@ class Progress:
     is_new: bool = False
     numbering: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        values: dict[str, Any] = {"id": id_text(self.last_id).decode(), "seen": self.seen}
-        if self.number is not None:
-            values["number"] = self.number
-        if self.numbering:
-            values["numbering"] = self.numbering
+    def to_json(self, numberings: dict[str, int]) -> list[Any]:
+        """As a list; a numbering that is not among `numberings` is added to them."""
+        place = numberings.setdefault(self.numbering, len(numberings)) if self.numbering else None
+        values: list[Any] = [id_text(self.last_id).decode(), self.seen, self.number, place]
         if self.mark is not None:
-            values["entry"] = [id_text(self.mark.entry_id).decode(), self.mark.digest]
-        if self.is_new:
-            values["new"] = True
+            values.append(self.mark.digest)
+            if self.mark.entry_id != self.last_id:
+                values.append(id_text(self.mark.entry_id).decode())
+        while values[-1] is None:
+            values.pop()
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progress:
+    def from_json(cls, values: list[Any], numberings: list[str], *, is_new: bool) -> Progress:
+        padded: list[Any] = values + [None] * 6
+        last, seen, number, place, digest, entry = padded[:6]
+        last_id = _entry_id(last)
+        mark = None if digest is None else Mark(last_id if entry is None else _entry_id(entry), str(digest))
+        numbering = "" if place is None else str(numberings[place])
+        return cls(last_id, int(seen), None if number is None else int(number), mark, is_new, numbering)
+
+    @classmethod
+    def from_object(cls, values: dict[str, Any]) -> Progress:
+        """As versions 1 and 2 had it."""
         number, mark = values.get("number"), values.get("entry")
         return cls(
             _entry_id(values["id"]),
@@ -91,16 +105,19 @@ class Offset:
         return self.streams.get(name, Progress())
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        numberings: dict[str, int] = {}
+        streams = {_name(name): at.to_json(numberings) for name, at in sorted(self.streams.items())}
+        values = {
             "version": _VERSION,
             "snapshot": self.snapshot,
             "taken_ms": self.taken_ms,
             "replication_id": self.replication_id,
             "store_id": self.store_id,
-            "streams": {
-                f"{db}/{quote_from_bytes(key)}": at.to_json() for (db, key), at in sorted(self.streams.items())
-            },
+            "numberings": list(numberings),
+            "streams": streams,
         }
+        new = [_name(name) for name, at in sorted(self.streams.items()) if at.is_new]
+        return values | {"new": new} if new else values
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Offset:
@@ -112,15 +129,25 @@ class Offset:
                     f"the checkpoint is one of a newer Riverbed: its offsets have version {version}, and this one "
                     f"knows {_VERSION}"
                 )
+            numberings, new = values.get("numberings", []), set(values.get("new", ()))
             streams = {}
             for name, at in values["streams"].items():
                 db, _, key = name.partition("/")
-                streams[int(db), unquote_to_bytes(key)] = Progress.from_json(at)
+                streams[int(db), unquote_to_bytes(key)] = (
+                    Progress.from_object(at)
+                    if version <= _OBJECTS
+                    else Progress.from_json(at, numberings, is_new=name in new)
+                )
             taken_ms, replication_id = int(values.get("taken_ms", 0)), str(values.get("replication_id", ""))
             store_id = str(values.get("store_id", ""))
             return cls(str(values["snapshot"]), streams, taken_ms, replication_id, store_id)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
             raise SourceError(f"the checkpoint is not one of this source: {error!r}") from error
+
+
+def _name(name: StreamName) -> str:
+    db, key = name
+    return f"{db}/{quote_from_bytes(key)}"
 
 
 def _entry_id(text: str) -> StreamID:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, Final
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import numbered_streams
 from riverbed.tools.columns.streams import StreamHere
 from riverbed.tools.spark.errors import DataLossError, OptionError
 from riverbed.tools.spark.garbage import settle
@@ -41,7 +43,7 @@ from riverbed.tools.spark.streaming.continuity import (
     progress_at,
     replids_of,
 )
-from riverbed.tools.spark.streaming.counting import EntryCounts, Unread, common_cut
+from riverbed.tools.spark.streaming.counting import EntryCounts, Run, Unread, common_cut
 from riverbed.tools.spark.streaming.offsets import Offset, Progress, StreamName
 
 _ROWS_A_TASK: Final = 1_000_000
@@ -176,9 +178,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begin, until = Offset.from_json(start), Offset.from_json(end)
         place = self._place_of(until)
-        batches: list[Batch] = []
-        spans: list[tuple[Span, Progress]] = []
-        rows = 0
+        parts: list[_Part] = []
         with self._reading(place) as reader:
             here = {(each.db, each.key): each for each in streams_of(reader, _everything(place), self._options)}
             changed = {name: at for name, at in until.streams.items() if at != begin.of(name)}
@@ -192,15 +192,16 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._require_unread(reader, stream, at)
                 if not self._options.fail_on_data_loss and is_another(reader, stream, until.of(name)):
                     continue  # deleted since: the next batch begins the new stream
-                for span in _spans(reader, place, stream, at.last_id, last):
-                    spans.append((span, at))
-                    rows += span.rows
-                    if rows >= _ROWS_A_TASK:
-                        batches.append(Batch(tuple(spans)))
-                        spans, rows = [], 0
-        if spans:
-            batches.append(Batch(tuple(spans)))
-        return batches
+                runs = list(_runs(EntryCounts(reader, stream.row), StreamID(at.last_id + 1), last))
+                if runs:
+                    parts.append(_Part(stream.row.stream_no, at, last, runs))
+        return _packed(place, parts, self._target_rows(sum(part.rows for part in parts)))
+
+    def _target_rows(self, rows: int) -> int:
+        """The most rows of a task."""
+        options = self._options
+        target = min(_ROWS_A_TASK, -(-rows // max(options.min_partitions, 1)))
+        return max(min(target, options.max_records or target), 1)
 
     def _place_of(self, end: Offset) -> Place:
         places = self._places()
@@ -217,25 +218,33 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle()
         assert isinstance(partition, Batch)
-        options = self._any_key
-        columns = entry_columns(self._schema, self._options)
-        for span, at in partition.spans:
-            with self._reading(span.place) as reader:
-                if span.place.is_live and self._options.fail_on_data_loss:
-                    self._require_still_there(reader, span, at)
-                yield from entry_batches(reader, span, options, columns)
+        spans = {span.first_stream: (span, at) for span, at in partition.spans}
+        first, _ = partition.spans[0]
+        whole = replace(_everything(first.place), skip=first.skip, take=first.take)
+        with self._reading(first.place) as reader:
+            streams = self._streams(reader, spans)
+            columns = entry_columns(self._schema, self._options)
+            yield from entry_batches(reader, whole, self._any_key, columns, streams)
+
+    def _streams(self, reader: TableReader, spans: Mapping[int, tuple[Span, Progress]]) -> Iterator[StreamHere]:
+        """The streams of these spans, by number.  Raises DataLossError when entries were lost since the plan."""
+        is_strict = self._options.fail_on_data_loss and all(span.place.is_live for span, _ in spans.values())
+        options, count = self._any_key, 0
+        for found in numbered_streams(reader, spans):
+            count += 1
+            span, at = spans[found.row.stream_no]
+            asked = options.range_of(found.db, found.key)
+            stream = StreamHere(*found, span.range_of(found.row.stream_no, asked))
+            if is_strict:
+                self._require_unread(reader, stream, at)
+            yield stream
+        if is_strict and count < len(spans):
+            raise DataLossError("a stream was deleted while it was read; failOnDataLoss=false goes on without")
 
     @property
     def _any_key(self) -> ReadOptions:
         """Options without a choice of streams: spans name streams by number, so that a renamed stream is still read."""
         return replace(self._options, streams=None, names=None, pattern=None, keys=None, db=None)
-
-    def _require_still_there(self, reader: TableReader, span: Span, at: Progress) -> None:
-        """Raise DataLossError when a live store has lost entries of a stream since the batch was planned."""
-        stream = next(streams_of(reader, span, self._any_key), None)
-        if stream is None:
-            raise DataLossError("a stream was deleted while it was read; failOnDataLoss=false goes on without")
-        self._require_unread(reader, stream, at)
 
 
 def _name(place: Place) -> str:
@@ -252,18 +261,60 @@ def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progres
     return Offset(_name(place), streams, place.time_ms, *ids)
 
 
-def _spans(reader: TableReader, place: Place, stream: StreamHere, after: StreamID, last: StreamID) -> Iterator[Span]:
-    """Spans of up to about `_ROWS_A_TASK` entries each."""
-    stream_no = stream.row.stream_no
-    first, rows = StreamID(after + 1), 0
-    for run in EntryCounts(reader, stream.row).runs(first):
-        if run.first_id > last:
-            break
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What a batch reads of one stream: from behind `at` up to `last_id`, which are these runs of entries."""
+
+    stream_no: int
+    at: Progress
+    last_id: StreamID
+    runs: list[Run]
+
+    @property
+    def rows(self) -> int:
+        return sum(run.live for run in self.runs)
+
+
+def _runs(counts: EntryCounts, first: StreamID, last: StreamID) -> Iterator[Run]:
+    """The runs from `first` to `last`.  Some of the last one's entries may be behind that."""
+    return takewhile(lambda run: run.first_id <= last, counts.runs(first))
+
+
+def _packed(place: Place, parts: Sequence[_Part], target: int) -> list[Batch]:
+    """Tasks of at most `target` rows: long streams are cut, short ones share a task."""
+    batches: list[Batch] = []
+    waiting: list[tuple[Span, Progress]] = []
+    rows = 0
+    for part in parts:
+        for span in _spans(place, part, target):
+            if rows + span.rows > target or span.take is not None:
+                if waiting:
+                    batches.append(Batch(tuple(waiting)))
+                waiting, rows = [], 0
+            waiting.append((span, part.at))
+            rows += span.rows
+            if span.skip or span.take is not None:
+                batches.append(Batch(tuple(waiting)))  # the rows of a task are counted off in one span
+                waiting, rows = [], 0
+    if waiting:
+        batches.append(Batch(tuple(waiting)))
+    return batches
+
+
+def _spans(place: Place, part: _Part, target: int) -> Iterator[Span]:
+    """Spans of at most `target` rows, cut between runs where those are short enough."""
+    last, stream_no = part.last_id, part.stream_no
+    first, rows = StreamID(part.at.last_id + 1), 0
+
+    def cut(end: StreamID | None) -> Iterator[Span]:
+        for skip in range(0, rows, target):
+            take = target if skip + target < rows else None
+            yield Span(place, stream_no, first, stream_no, end, min(target, rows - skip), skip, take)
+
+    for run in part.runs:
+        if rows and rows + run.live > target:
+            yield from cut(run.first_id)
+            first, rows = run.first_id, 0
         rows += run.live
-        if rows >= _ROWS_A_TASK and run.last_id < last:
-            end = StreamID(run.last_id + 1)
-            yield Span(place, stream_no, first, stream_no, end, rows)
-            first, rows = end, 0
     if rows:
-        end_id = None if last == MAX_ID else StreamID(last + 1)
-        yield Span(place, stream_no, first, stream_no, end_id, rows)
+        yield from cut(None if last == MAX_ID else StreamID(last + 1))

@@ -80,7 +80,7 @@ class ServerWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, rows: RowMaker) -> None:
         self._options = options
         self._rows = rows
-        _look_at_server(options)
+        _look_at_server(options, retries=0)
         name = options.job_id or secrets.token_hex(8)
         self._job = Job(name, is_durable=options.job_id is not None)
 
@@ -127,7 +127,8 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, rows: RowMaker) -> None:
         self._options = options
         self._rows = rows
-        _look_at_server(options)
+        # At the beginning of each micro-batch: the server may be just starting again.
+        _look_at_server(options, options.retries)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = _context()
@@ -140,9 +141,9 @@ class ServerStreamWriter(DataSourceStreamArrowWriter):
         _commit(self._options, messages)
 
 
-def _look_at_server(options: WriteOptions) -> None:
+def _look_at_server(options: WriteOptions, retries: int) -> None:
     """Raise SourceError for a server that cannot be reached."""
-    with Connection(options, retries=0) as connection:
+    with Connection(options, retries=retries) as connection:
         connection.call("PING")
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from riverbed.store.snapshot.restore import restore_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.spark.errors import DataLossError
+from riverbed.tools.spark.reading.locations import open_place
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
+from riverbed.tools.spark.streaming import streaming
 from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
@@ -288,12 +291,14 @@ def test_a_store_whose_read_entries_are_all_trimmed_is_the_same_after_any_number
 
 
 def of_old_version(at: dict[str, Any]) -> dict[str, Any]:
-    """The offset as it was written before stores had an id."""
-    streams = {
-        name: {key: value for key, value in values.items() if key != "numbering"}
-        for name, values in at["streams"].items()
-    }
-    return {key: value for key, value in at.items() if key != "store_id"} | {"streams": streams}
+    """The offset as version 2 wrote it before stores had an id."""
+    streams = {}
+    for name, values in at["streams"].items():
+        entry_id, seen, number, _, digest, *other = values
+        mark = [other[0] if other else entry_id, digest]
+        streams[name] = {"id": entry_id, "seen": seen, "number": number, "entry": mark}
+    known = ("snapshot", "taken_ms", "replication_id")
+    return {"version": 2, **{name: at[name] for name in known}, "streams": streams}
 
 
 @pytest.mark.parametrize("wants_base", [False, True])
@@ -393,7 +398,96 @@ def test_a_checkpoint_of_the_first_version_is_read_on(server: RiverbedServer, cl
     query.at = {"snapshot": "", "taken_ms": 0, "streams": {"0/s": {"id": entry_ids[9].decode(), "seen": 10}}}
 
     assert query.batch() == list(range(10, 20))
-    assert query.at["version"] == 2
+    assert query.at["version"] == 3
+
+
+# -- many short streams ------------------------------------------------------------------------------------------------
+
+
+def test_many_short_streams_are_read_together(
+    server: RiverbedServer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stream opened the store once, and was a batch of its own: a millisecond for an entry."""
+    fill_streams(client, 300)
+    query = Query(server.directory)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    [task] = query.reader.partitions(query.at, end)
+    opened = []
+    monkeypatch.setattr(streaming, "open_place", lambda *asked: opened.append(asked) or open_place(*asked))
+
+    [rows] = query.reader.read(task)
+
+    assert sorted(fields["n"] for fields in rows.column("fields").to_pylist(maps_as_pydicts="strict")) == sorted(
+        b"%d" % number for number in range(300)
+    )
+    assert len(opened) == 1
+
+
+def fill_streams(client: redis.Redis, count: int) -> None:
+    pipeline = client.pipeline(transaction=False)
+    for number in range(count):
+        pipeline.execute_command("SELECT", number % 3)
+        pipeline.xadd(f"s:{number}", {"n": number}, id=f"{1_795_257_000_000 + number}-0")
+    pipeline.execute()
+    client.save()
+
+
+def test_an_offset_of_many_streams_is_small(server: RiverbedServer, client: redis.Redis) -> None:
+    fill_streams(client, 1000)
+    query = Query(server.directory)
+
+    query.batch()
+
+    assert len(json.dumps(query.at)) / 1000 < 65  # it was 150
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks", "most"),
+    [
+        ({}, 1, 700),
+        ({"minPartitions": 4}, 4, 175),
+        ({"minPartitions": 7}, 7, 100),
+        ({"maxRecordsPerPartition": 300}, 3, 300),
+        ({"maxRecordsPerPartition": 30}, 24, 30),
+        ({"maxRecordsPerPartition": 1}, 700, 1),
+        ({"minPartitions": 2, "maxRecordsPerPartition": 90}, 8, 90),
+    ],
+)
+@pytest.mark.parametrize("is_snapshot", [False, True])
+def test_a_batch_has_as_many_tasks_as_the_options_ask_for(
+    server: RiverbedServer,
+    client: redis.Redis,
+    tmp_path: Path,
+    options: dict[str, int],
+    tasks: int,
+    most: int,
+    is_snapshot: bool,
+) -> None:
+    add(client, "long", 0, 640)
+    for number in range(60):
+        add(client, f"short {number}", 640 + number, 641 + number)
+    client.save()
+    path = server.directory
+    if is_snapshot:
+        path = tmp_path / "series"
+        path.mkdir()
+        take_snapshot(server.directory, path / "one", program="test")
+    query = Query(path, **options)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+
+    found = [
+        [
+            int(fields["n"])
+            for rows in query.reader.read(task)
+            for fields in rows.column("fields").to_pylist(maps_as_pydicts="strict")
+        ]
+        for task in query.reader.partitions(query.at, end)
+    ]
+
+    assert sorted(n for each in found for n in each) == list(range(700))
+    assert max(map(len, found)) <= most
+    assert len(found) >= tasks - 1 if "minPartitions" in options else len(found) >= tasks
+    assert len(found) <= 2 * tasks
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------

@@ -143,8 +143,8 @@ def test_an_offset_keeps_any_key() -> None:
 
 
 def test_a_checkpoint_of_a_newer_version_is_refused() -> None:
-    with pytest.raises(SourceError, match="its offsets have version 3, and this one knows 2"):
-        Offset.from_json(Offset().to_json() | {"version": 3})
+    with pytest.raises(SourceError, match="its offsets have version 4, and this one knows 3"):
+        Offset.from_json(Offset().to_json() | {"version": 4})
 
 
 @pytest.mark.parametrize("values", [{}, {"snapshot": "", "streams": {"x": {}}}, {"snapshot": "", "streams": 5}])

@@ -450,6 +450,14 @@ def test_refused_rows_are_taken_back_once_when_that_reply_is_lost(target: Target
     assert [numbers_of(client, key) for key in ("s", "full")] == [[1], [1]]
 
 
+def test_a_micro_batch_waits_for_its_server_as_often_as_it_may_retry(spark: SparkSession) -> None:
+    """A server that was just starting again ended the query."""
+    with pytest.raises(SourceError, match=r"Connection refused \(tried 3 times\)"):
+        stream_writer(
+            {"server": "127.0.0.1:1", "stream": "s", "retries": "2"}, StructType.fromDDL("n int"), overwrite=False
+        )
+
+
 def test_a_server_that_refuses_is_told_with_what_helps(redis_server: RedisServer) -> None:
     client = redis.Redis(port=redis_server.port)
     client.flushall()
