@@ -77,9 +77,22 @@ class Progress:
         numbering = "" if place is None else str(numberings[place])
         return cls(last_id, int(seen), None if number is None else int(number), mark, is_new, numbering)
 
+    def to_object(self) -> dict[str, Any]:
+        """As versions 1 and 2 had it, and lists of exports have it."""
+        values: dict[str, Any] = {"id": id_text(self.last_id).decode(), "seen": self.seen}
+        if self.number is not None:
+            values["number"] = self.number
+        if self.numbering:
+            values["numbering"] = self.numbering
+        if self.mark is not None:
+            values["entry"] = [id_text(self.mark.entry_id).decode(), self.mark.digest]
+        if self.is_new:
+            values["new"] = True
+        return values
+
     @classmethod
     def from_object(cls, values: dict[str, Any]) -> Progress:
-        """As versions 1 and 2 had it."""
+        """What `to_object` returned."""
         number, mark = values.get("number"), values.get("entry")
         return cls(
             _entry_id(values["id"]),
@@ -106,7 +119,7 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         numberings: dict[str, int] = {}
-        streams = {_name(name): at.to_json(numberings) for name, at in sorted(self.streams.items())}
+        streams = {stream_text(name): at.to_json(numberings) for name, at in sorted(self.streams.items())}
         values = {
             "version": _VERSION,
             "snapshot": self.snapshot,
@@ -116,7 +129,7 @@ class Offset:
             "numberings": list(numberings),
             "streams": streams,
         }
-        new = [_name(name) for name, at in sorted(self.streams.items()) if at.is_new]
+        new = [stream_text(name) for name, at in sorted(self.streams.items()) if at.is_new]
         return values | {"new": new} if new else values
 
     @classmethod
@@ -145,7 +158,8 @@ class Offset:
             raise SourceError(f"the checkpoint is not one of this source: {error!r}") from error
 
 
-def _name(name: StreamName) -> str:
+def stream_text(name: StreamName) -> str:
+    """A stream as offsets name it."""
     db, key = name
     return f"{db}/{quote_from_bytes(key)}"
 

@@ -37,7 +37,7 @@ from riverbed.tools.spark.reading.options import (
     offsets_text,
     read_options,
 )
-from riverbed.tools.spark.streaming.offsets import Offset, Progress
+from riverbed.tools.spark.streaming.offsets import Offset, Progress, stream_text
 
 # Columns of the files, apart from the two partition columns, with their types in the data source.
 _ENTRY: Final = {"_db": "int", "_id": "string", "_ms": "bigint", "_seq": "bigint", "_timestamp": "timestamp"}
@@ -197,7 +197,7 @@ class _Exporter:
             rows=rows,
             byte_count=sum(size for _, size in staged),
             files=[name for name, _ in staged],
-            streams=Offset(frozen.name, left | news.progress).to_json()["streams"],
+            streams={stream_text(name): at.to_object() for name, at in sorted((left | news.progress).items())},
             store_id=manifest.store_id,
         )
         self._ledger.commit(run)
