@@ -15,6 +15,7 @@ from riverbed.store.snapshot.reader import FileDigest, encode_manifest, open_sna
 from riverbed.tools.cli import main
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
+from tests.support.store.forged import forge_page
 
 StartRiverbed = Callable[..., RiverbedServer]
 READ = ("XREADGROUP", "GROUP", "g", "alice", "COUNT", "50", "STREAMS", "s", ">")
@@ -61,21 +62,10 @@ def test_a_server_starts_on_it_and_tells_the_same(
         assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
 
 
-def forge(snapshot: Path) -> None:
-    """Break a branch or leaf page, and write a manifest whose checksums fit."""
-    data = bytearray((snapshot / DATA_NAME).read_bytes())
-    page = max(at for at in range(8192, len(data), 4096) if data[at + 10] & 2)  # a leaf
-    data[page + 12 : page + 14] = b"\xff\xff"  # where its free space begins
-    (snapshot / DATA_NAME).write_bytes(data)
-    known = open_snapshot(snapshot).manifest
-    fitting = replace(known, data_file=FileDigest(len(data), crc32c(bytes(data))))
-    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
-
-
 @pytest.mark.parametrize("command", ["restore", "stat", "dump"])
 def test_forged_pages_never_reach_lmdb(taken: tuple[Path, list[bytes]], tmp_path: Path, command: str) -> None:
     snapshot, _ = taken
-    forge(snapshot)
+    forge_page(snapshot)
     words = {"restore": [snapshot, tmp_path / "new"], "stat": [snapshot], "dump": [snapshot, "s"]}[command]
     result = CliRunner().invoke(main, [command, *map(str, words)], catch_exceptions=False)
     assert (result.exit_code, result.stdout) == (2, "")

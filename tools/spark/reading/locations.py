@@ -24,6 +24,7 @@ import lmdb
 from pyarrow import fs
 
 from riverbed.server.version import VERSION
+from riverbed.store.check.pages import check_pages
 from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError
 from riverbed.store.format.meta import META_NUMBERING, META_REPLICATION
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
@@ -303,14 +304,27 @@ def _verify(snapshot: Snapshot, options: ReadOptions) -> None:
     """Compare a snapshot with its checksums if the options say so.  Raises CorruptionError, OSError."""
     if options.verify is Verify.NEVER:
         return
-    if options.verify is Verify.ALWAYS:
-        snapshot.verify()
+    if options.verify is Verify.ONCE:
+        _once("verified", snapshot, options, snapshot.verify)
         return
+    snapshot.verify()
+    _once("walked", snapshot, options, lambda: _require_sound_pages(snapshot))
+
+
+def _once(what: str, snapshot: Snapshot, options: ReadOptions, prove: Callable[[], None]) -> None:
+    """Call `prove` once a machine, as long as the file is untouched."""
     status = (snapshot.path / DATA_NAME).stat()
     # Every write to the file changes one of these.  Damage by the disk itself changes none.
     about = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    identity = f"verified {snapshot.path.resolve()} {about} {snapshot.manifest.data_file.checksum}"
-    Cache(options.cache_directory, options.cache_bytes).get(identity, lambda working: snapshot.verify())
+    identity = f"{what} {snapshot.path.resolve()} {about} {snapshot.manifest.data_file.checksum}"
+    Cache(options.cache_directory, options.cache_bytes).get(identity, lambda working: prove())
+
+
+def _require_sound_pages(snapshot: Snapshot) -> None:
+    """Raise CorruptionError for pages that would crash LMDB.  What was forged with its checksums has such ones."""
+    data = snapshot.path / DATA_NAME
+    for found in check_pages(data, lambda: True, lambda: None):
+        raise CorruptionError(str(data), found.offset, f"a page is damaged: {found.reason}")
 
 
 def _open_live(directory: Path) -> Tables:
@@ -332,8 +346,10 @@ def _fetch(place: Place, options: ReadOptions) -> Path:
     def fetch(working: Path) -> None:
         for name in (STREAMS_NAME, DATA_NAME, MANIFEST_NAME):
             _copy(filesystem, f"{place.path}/{name}", working / name)
-        if open_snapshot(working, verify=True).manifest.data_file.checksum != place.checksum:
+        snapshot = open_snapshot(working, verify=True)
+        if snapshot.manifest.data_file.checksum != place.checksum:
             raise DataLossError(f"{place.where} is another snapshot now than when the query was planned")
+        _require_sound_pages(snapshot)
 
     try:
         cache = Cache(options.cache_directory, options.cache_bytes)

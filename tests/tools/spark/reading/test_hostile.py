@@ -27,6 +27,7 @@ from tests.conftest import base_seed
 from tests.support.faults.proxy import Proxy
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
+from tests.support.store.forged import forge_page
 from tests.tools.spark.stores import answers, comparable, freeze, parts, random_store, rows_read
 
 
@@ -56,6 +57,17 @@ def test_a_flipped_bit_anywhere_is_told(snapshot: Path, tmp_path: Path, name: st
 
         with pytest.raises((SourceError, DataLossError)):
             rows_read(copy, cacheDirectory=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("options", [{"verify": "always"}, {"fetch": "true"}])
+def test_forged_pages_of_what_comes_from_others_never_reach_lmdb(
+    snapshot: Path, tmp_path: Path, options: dict[str, str]
+) -> None:
+    """LMDB would end the worker's process.  A checksum does not tell them: the manifest was forged with them."""
+    forge_page(snapshot)
+
+    with pytest.raises(SourceError, match="a page is damaged"):
+        rows_read(snapshot, cacheDirectory=tmp_path / "cache", **options)
 
 
 @pytest.mark.parametrize("name", [DATA_NAME, STREAMS_NAME, MANIFEST_NAME])

@@ -1,0 +1,22 @@
+"""Snapshots with damage that their checksums do not show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from crc32c import crc32c
+
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
+from riverbed.store.snapshot.reader import FileDigest, encode_manifest, open_snapshot
+
+
+def forge_page(snapshot: Path) -> None:
+    """Break a leaf page, and write a manifest whose checksums fit."""
+    data = bytearray((snapshot / DATA_NAME).read_bytes())
+    page = max(at for at in range(8192, len(data), 4096) if data[at + 10] & 2)  # a leaf
+    data[page + 12 : page + 14] = b"\xff\xff"  # where its free space begins
+    (snapshot / DATA_NAME).write_bytes(data)
+    known = open_snapshot(snapshot).manifest
+    fitting = replace(known, data_file=FileDigest(len(data), crc32c(bytes(data))))
+    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
