@@ -60,15 +60,17 @@ class RiverbedSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         settle()
         options = read_options(self.options)
+        reader = SnapshotReader(options, schema)
         if options.table is Table.ENTRIES:
             warn_of_default_names(schema)
-        return SnapshotReader(options, schema)
+        return reader
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 
+        reader = EntryStreamReader(read_options(self.options), schema)
         warn_of_default_names(schema)
-        return EntryStreamReader(read_options(self.options), schema)
+        return reader
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from riverbed.tools.spark.writing.writer import batch_writer

@@ -26,16 +26,17 @@ _EXTRA: Final = ("pyarrow", "numpy")
 def read(
     source: Path, stream: str, sql: str | None, db: int, start: str | None, end: str | None, columns: str | None
 ) -> None:
-    """Print the entries of a stream with a column for each field, or query them with DuckDB.
+    """Print the entries of a stream as columns, or query them.
 
     SOURCE is a snapshot, or a data directory as its last checkpoint left it, whose server may run. Each row is a line
-    of JSON. The columns are _ms, _seq, _id, one for each field, and _fields with all of them by name; the query sees
-    them as table STREAM, and as table entries, and can read no file. The chosen entries must fit into memory.
+    of JSON. The columns are _ms, _seq, _id, one for each field, and _fields with all of them by name. DuckDB runs the
+    query; it sees them as table STREAM, and as table entries, and can read no file. The chosen entries must fit into
+    memory.
 
     \b
     Examples
-      riverbed read /srv/riverbed orders --columns _id,user
-      riverbed read /srv/riverbed orders --sql "select user, sum(amount::double) from orders group by all"
+      riverbed read DIR orders --columns _id,user
+      riverbed read DIR orders --sql "select distinct user from orders"
 
     Needs pip install 'riverbed[sql]'.
 

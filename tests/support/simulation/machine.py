@@ -34,6 +34,7 @@ class _Addresses:
 
     def __init__(self, host: str) -> None:
         self.clients = [Address(host, PORT)]
+        self.tls: list[Any] = []
         self.metrics: list[Any] = []
 
     def close(self) -> None:
