@@ -15,6 +15,10 @@ socket.  asyncio's own TLS keeps buffers of its own that its counts leave out, k
 takes 256 kB for each connection in uvloop.  Here a connection keeps an unfinished record, 17 kB at most, and what was
 read of one record while the user does not want to read.
 
+OpenSSL takes 46 kB for a connection whose handshake it has begun, and 16 kB more while a record is unfinished.  So
+during the handshake it is given whole records alone: a stranger that sends its hello a byte at a time, or half of it,
+costs these bytes.
+
 All connections of a `Bios` share two BIOs: each call moves its bytes in, and out again before it ends.  A BIO never
 gives back the memory that it once needed.
 """
@@ -36,6 +40,8 @@ _RECORD_BYTES: Final = 16 << 10  # the most that one record has
 _READ_BYTES: Final = 64 << 10
 _SMALL_READ_BYTES: Final = 4 << 10
 _HANDSHAKE_RECORD: Final = 0x16
+_HEADER_BYTES: Final = 5  # type:u8 version:u16 length:u16
+_MOST_IN_RECORD: Final = _RECORD_BYTES + 2048  # a longer one is not waited for: OpenSSL refuses it by its header
 
 
 class Bios:
@@ -110,11 +116,12 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if not self._is_shaking:
             self._is_shaking = True
             self._tls = self._context.wrap_bio(bios.incoming, bios.outgoing, server_side=self._is_server)
-        bios.incoming.write(self._unread)
+        whole = _whole_bytes(self._unread)
+        records, self._unread = self._unread[:whole], self._unread[whole:]
+        bios.incoming.write(records)
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
-            self._unread = b""
             self._flush()
             self._socket.resume_reading()
         except ssl.SSLError as error:
@@ -122,7 +129,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._flush()  # the alert that tells the peer what is wrong
             self._fail_handshake(_reason(error))
         else:
-            self._unread = self._take_in()
+            self._unread = self._take_in() + self._unread
             self._flush()
             self._open()
 
@@ -171,9 +178,10 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
                 self._handshakes.spoke_plainly(self.address)
                 self.give_up()
                 return
-        self._socket.pause_reading()  # nothing more is kept for a connection than one step needs
         self._unread += data
-        self._handshakes.step_soon(self)
+        if _whole_bytes(self._unread):
+            self._socket.pause_reading()  # nothing more is kept for a connection than one step needs
+            self._handshakes.step_soon(self)
 
     def _received(self, records: bytes | memoryview) -> None:
         """Open records and hand over what is in them."""
@@ -375,6 +383,19 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._handshakes.end(self)
         self._is_closing = True
         self._socket.abort()
+
+
+def _whole_bytes(data: bytes) -> int:
+    """How many bytes the whole records at the beginning of `data` have; all of it when a record is too long."""
+    at = 0
+    while len(data) >= at + _HEADER_BYTES:
+        length = int.from_bytes(data[at + 3 : at + _HEADER_BYTES], "big")
+        if length > _MOST_IN_RECORD:
+            return len(data)
+        if len(data) < at + _HEADER_BYTES + length:
+            break
+        at += _HEADER_BYTES + length
+    return at
 
 
 def _reason(error: ssl.SSLError) -> str:

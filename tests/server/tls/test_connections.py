@@ -334,6 +334,27 @@ def test_a_thousand_handshakes_at_once_hold_up_no_client(start_tls: Start) -> No
             assert connection.recv(1) == b"\x16"
 
 
+def test_handshakes_that_trickle_take_little_memory(start_tls: Start) -> None:
+    """OpenSSL would take 48 kB for each as soon as it has a byte of a record."""
+    server = start_tls(tls_auth_clients="no")
+    hello = client_hello(server)
+    with server.client() as client, contextlib.ExitStack() as held:
+        before = server.private_bytes()
+        connections = [held.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(400)]
+        for sent in range(0, 100, 10):
+            for connection in connections:
+                connection.sendall(hello[sent : sent + 10])
+            assert client.ask("PING") == b"+PONG\r\n"
+        time.sleep(0.5)  # gives a careless server the time to grow
+        assert client.ask("PING") == b"+PONG\r\n"
+        assert server.private_bytes() - before < 400 * 16_000
+        for connection in connections:
+            connection.sendall(hello[100:])
+        for connection in connections:
+            connection.settimeout(60)
+            assert connection.recv(1) == b"\x16"
+
+
 def client_hello(server: TlsRiverbed) -> bytes:
     outgoing = ssl.MemoryBIO()
     tls = client_context(server.certificates).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
