@@ -1,10 +1,10 @@
-"""Does a server with 400 MB live among strangers and careless clients, and how long does another client wait?
+"""Does a server live among strangers and careless clients, in how much memory, and how long does another client wait?
 
-All at once (abuse.py): 100 strangers stream junk, 8 clients stream pipelines, 150 ask for all of a large stream, and
-none of them reads; connections are reset as they are made; 300 million elements are announced; patterns of up to a
-megabyte are looked for; and snapshots are begun and their process killed.  A process of its own sends a PING every
-millisecond (probe.py); what it sees of an idle server is the machine's own noise.  Redis is not asked: its own bounds
-for most of this came in later versions than the one at hand.
+One attack after the other: attacked.py.  Then all at once, with 400 MB (abuse.py): 100 strangers stream junk, 8 clients
+stream pipelines, 150 ask for all of a large stream, and none of them reads; connections are reset as they are made; 300
+million elements are announced; patterns of up to a megabyte are looked for; and snapshots are begun and their process
+killed.  A process of its own sends a PING every millisecond (probe.py); what it sees of an idle server is the machine's
+own noise.  Redis is not asked then: its own bounds for most of this came in later versions than the one at hand.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import attacked
 from benchmarks.abuse import KINDS, STREAM
 from benchmarks.probe import Probe
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig
+from benchmarks.watch import Watch
 from tests.support.raw import RawClient
 from tests.support.servers import Server
 
 LIMIT_BYTES = 400 << 20
 _PASSWORD = "secret"
 _VALUE = b"x" * 100_000
-_LOOK_S = 0.05
 _SNAPSHOT_S = 1.0
 _MB = 1 << 20
 
 
 def answer(rig: Rig) -> Answer:
     entries = rig.sizes.hostile_entries
-    private = Measurement("private memory, at most", "MB", below(200, "MB"))
-    usual = Measurement("PING: p99", "ms", below(50, "ms"))
-    longest = Measurement("PING: longest", "ms", below(500, "ms"))
-    idle = Measurement("idle: PING p99", "ms")
-    idle_longest = Measurement("idle: PING longest", "ms")
+    private = Measurement("all at once: private memory", "MB", below(200, "MB"))
+    usual = Measurement("all at once: PING, p99", "ms", below(50, "ms"))
+    longest = Measurement("all at once: PING, longest", "ms", below(500, "ms"))
+    idle = Measurement("idle: PING, p99", "ms")
+    idle_longest = Measurement("idle: PING, longest", "ms")
     kind = ""
+    attacks = attacked.measurements(rig)
     for number in range(1, rig.sizes.rounds + 1):
-        rig.say(f"hostile clients, round {number} of {rig.sizes.rounds}")
+        rig.say(f"hostile clients all at once, round {number} of {rig.sizes.rounds}")
         server = rig.server(Contender.RIVERBED, "everysec")
         server.options["requirepass"] = _PASSWORD
         with server:
@@ -54,7 +56,7 @@ def answer(rig: Rig) -> Answer:
                 time.sleep(rig.sizes.window_s)
             with (
                 limited(server.pid, LIMIT_BYTES) as kind,
-                _Watch(server) as watch,
+                Watch(server) as watch,
                 Probe(server.port, _PASSWORD) as probe,
                 abused(server.port),
                 _interrupted_snapshots(server),
@@ -69,10 +71,14 @@ def answer(rig: Rig) -> Answer:
         idle.riverbed.append(quiet.latency.p99_ms)
         idle_longest.riverbed.append(quiet.latency.longest_ms)
     return Answer(
-        f"A server with {LIMIT_BYTES // _MB} MB among hostile clients, {entries:,} entries of 100 kB",
-        "python -m benchmarks.abuse PORT PASSWORD KIND",
-        [private, usual, longest, idle, idle_longest],
-        (f"Windows of {2 * rig.sizes.window_s:g} s; the limit is {kind}.",),
+        f"Attacks with maxmemory-clients {attacked.LIMIT_MB}mb, and all at once with {LIMIT_BYTES // _MB} MB",
+        "python -m benchmarks.attacks PORT TLS_PORT KIND COUNT; python -m benchmarks.abuse PORT PASSWORD KIND",
+        [*attacks, private, usual, longest, idle, idle_longest],
+        (
+            "Memory: private memory above that of the idle server, at most.",
+            f"Windows of {rig.sizes.window_s:g} s, all at once {2 * rig.sizes.window_s:g} s.",
+            f"All at once: {entries:,} entries of 100 kB; the limit is {kind}.",
+        ),
     )
 
 
@@ -154,25 +160,3 @@ def _interrupted_snapshots(server: Server) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-class _Watch:
-    """Looks at a server's private memory while the `with` block runs; `peak_bytes` is the most of it."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-        self.peak_bytes = 0
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._over.wait(_LOOK_S):
-            self.peak_bytes = max(self.peak_bytes, self._server.private_bytes())

@@ -48,6 +48,7 @@ class Sizes:
     pending_requests: int
     unread: int  # entries that one XREADGROUP without COUNT takes
     hostile_entries: int  # of 100 kB, in a stream that many clients ask for and do not read
+    attackers: float  # part of the connections that an attack has
     connections: int  # one after the other
     latency_entries: int  # in the streams of a server whose latency is measured
     growth_entries: tuple[int, ...]  # the sizes at which growth is measured, the smallest first
@@ -70,6 +71,7 @@ FULL = Sizes(
     pending_requests=20_000,
     unread=100_000,
     hostile_entries=5_000,
+    attackers=1.0,
     connections=5_000,
     latency_entries=2_000_000,
     growth_entries=(100_000, 1_000_000, 10_000_000),
@@ -91,6 +93,7 @@ QUICK = Sizes(
     pending_requests=2_000,
     unread=20_000,
     hostile_entries=500,
+    attackers=0.1,
     connections=1_000,
     latency_entries=200_000,
     growth_entries=(20_000, 200_000),

@@ -42,7 +42,9 @@ def answer(rig: Rig) -> Answer:
     for contender in rig.turns("TLS"):
         for depth, requests in rig.sizes.append_requests.items():
             for how, words in (("plain", _XADD), ("TLS", (*options, *_XADD))):
-                server = _server(rig, contender, certificates) if how == "TLS" else rig.server(contender, "everysec")
+                server = (
+                    server_with_tls(rig, contender, certificates) if how == "TLS" else rig.server(contender, "everysec")
+                )
                 with server:
                     rate = measure(server, requests // 2, *words, depth=depth)
                 what = f"P={depth}, {how}"
@@ -50,7 +52,7 @@ def answer(rig: Rig) -> Answer:
                 shown = f"{what}: server's CPU"
                 samples_of(cpu.setdefault(what, Measurement(shown, "us/XADD")), contender).append(rate.cpu_us)
         plain_port = free_port()
-        with _server(rig, contender, certificates, plain_port) as server:
+        with server_with_tls(rig, contender, certificates, plain_port) as server:
             with Probe(plain_port) as probe:
                 a_second, cpu_us = _all_at_once(server, client_context(certificates))
             samples_of(handshakes, contender).append(a_second)
@@ -64,7 +66,7 @@ def answer(rig: Rig) -> Answer:
     )
 
 
-def _server(rig: Rig, contender: Contender, certificates: Certificates, plain_port: int = 0) -> Server:
+def server_with_tls(rig: Rig, contender: Contender, certificates: Certificates, plain_port: int = 0) -> Server:
     """A server with TLS that is not running yet."""
     plain = rig.server(contender, "everysec")
     kind = TlsRiverbed if contender is Contender.RIVERBED else TlsRedis
