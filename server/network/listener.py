@@ -202,7 +202,7 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
     if report.torn_tail is not None:
         log.warning("cut a torn tail off the log: %s", report.torn_tail)
     log.info(
-        "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s; ready on %s",
+        "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s. Ready to accept connections on %s",
         VERSION,
         sum(db.size for db in engine.txn.databases),
         report.commands,
