@@ -8,13 +8,15 @@ PYTEST_ARGS ?=
 SEEDS ?= 50
 FROM ?= 1
 SEED ?=
+ONLY ?=
+PART ?= 1/1
 BENCH_ARGS ?=
 REDIS_SOURCE ?=
 WHEELS ?= dist
 
 BIN := .venv/bin
 
-.PHONY: help run wheels test test-compiled simulate redis-tests quick lint bench lock clean
+.PHONY: help run wheels test test-compiled simulate mutants redis-tests quick lint bench lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
@@ -22,6 +24,7 @@ help:
 	@echo "make test    linters, types, import contracts and every test, interpreted and compiled (PYTEST_ARGS='-k xadd')"
 	@echo "make test-compiled  every test with the wheel of compiled modules in the place of the sources"
 	@echo "make simulate  servers, clients and faults in virtual time (SEEDS=50, FROM=1, or one with SEED=)"
+	@echo "make mutants  planted bugs: which of them the simulation and the tests find (ONLY=name, PART=3/15)"
 	@echo "make redis-tests  Redis's own stream tests against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
 	@echo "make quick   linters, types, contracts, and the tests of the sources, without the slow ones and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
@@ -54,6 +57,9 @@ test-compiled: .venv/installed-test
 
 simulate: .venv/installed-test
 	$(BIN)/python -m tests.support.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM))
+
+mutants: .venv/installed-test
+	$(BIN)/python -m tests.support.mutants --part $(PART) $(if $(ONLY),--only $(ONLY))
 
 redis-tests: .venv/installed-test
 	@test -n "$(REDIS_SOURCE)" || { echo "give the sources: make redis-tests REDIS_SOURCE=redis-7.0.15 (apt-get source redis)"; exit 1; }

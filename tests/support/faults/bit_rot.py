@@ -296,7 +296,8 @@ def _in_child(work: Callable[[], Any]) -> Any:
 @click.option("--show", is_flag=True, help="Print each flip that is answered wrongly, laundered, or kills.")
 @click.argument("kinds", nargs=-1, type=click.Choice(KINDS))
 def main(flips: int, seed: int, show: bool, kinds: tuple[str, ...]) -> None:
-    """Flip bits and count what becomes of them."""
+    """Flip bits and count what becomes of them; exit status 1 when any was answered wrongly, or killed the process."""
+    is_bad = False
     with tempfile.TemporaryDirectory(prefix="riverbed-rot-") as work:
         rot = Rot(Path(work))
         for kind in kinds or KINDS:
@@ -308,6 +309,8 @@ def main(flips: int, seed: int, show: bool, kinds: tuple[str, ...]) -> None:
                     click.echo(f"  {kind} seed {number}: {', '.join(sorted(verdicts))}: {told[:300]}")
             click.echo(f"{kind:10} {flips} flips: " + ", ".join(f"{counts[v]} {v}" for v in VERDICTS))
             sys.stdout.flush()
+            is_bad = is_bad or any(counts[verdict] for verdict in BAD)
+    sys.exit(1 if is_bad else 0)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=50, help="how many seeds")
     parser.add_argument("--from", type=int, default=1, dest="first", help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one alone")
+    parser.add_argument("--until-found", action="store_true", help="end with the first seed that fails")
     parser.add_argument("--history", type=Path, help="write what happened to this file")
     asked = parser.parse_args()
     seeds = range(asked.first, asked.first + asked.seeds) if asked.seed is None else [asked.seed]
@@ -34,6 +35,8 @@ def main() -> int:
         if outcome.violations:
             failed += 1
             _show(outcome)
+            if asked.until_found:
+                break
     seconds = time.monotonic() - begun
     count = sum(faults.values())
     _say(f"{len(seeds)} seeds, {operations} commands, {count} faults in {seconds:.1f} s: {failed} failed")

@@ -7,6 +7,7 @@
     no entry is given to two consumers of a group by `>`                             `deliveries`
     what was given is acknowledged or pending, and nothing else is pending           `pending`
     delivery counts never fall                                                       `counts`
+    no reader waits in vain while an entry comes                                     `waits`
 
 An outcome that no client was told may have happened or not, also later.
 """
@@ -48,6 +49,7 @@ def judge(records: Records, final: Final) -> Iterator[str]:
     yield from records.ledger.verify(final.streams)
     yield from real_time(records)
     yield from watches(final)
+    yield from waits(records)
     for group, contents in final.groups.items():
         yield from deliveries(records, group)
         yield from pending(records, final, group, contents)
@@ -86,6 +88,23 @@ def watches(final: Final) -> Iterator[str]:
         if behind and behind != before:
             yield f"WATCH: {entry_id} was added behind {behind!r}, and stands behind {before!r}"
         before = b"%d-%d" % entry_id
+
+
+def waits(records: Records) -> Iterator[str]:
+    """A reader that was told that there is nothing: no entry was there, and none came before its time was over."""
+    added = {add.stream: [] for add in records.told} if records.waits else {}
+    for add in records.told:
+        if records.waits and add.fate is Fate.ACKNOWLEDGED:
+            added[add.stream].append(add)
+    for wait in records.waits:
+        for add in added.get(wait.stream, ()):
+            stamp = records.stamps.get(id(add))
+            if stamp is None or wait.stamp is None or stamp.replication_id != wait.stamp.replication_id:
+                continue
+            is_before = stamp.offset <= wait.stamp.offset and add.told_at < wait.asked_at + wait.block_s
+            if is_before and (add.entry_id or (0, 0)) > wait.after:
+                yield f"a reader waited in vain behind {wait.after} from {wait.asked_at:.6f} on, and {add} was there"
+                break
 
 
 def deliveries(records: Records, group: bytes) -> Iterator[str]:

@@ -13,7 +13,7 @@ from tests.support.simulation.loop import Loop
 from tests.support.simulation.machine import PORT
 
 ErrorReply = hiredis.ReplyError
-_PATIENCE_S = 3.0
+PATIENCE_S = 3.0
 
 
 class Lost(Exception):
@@ -33,7 +33,7 @@ class Client(asyncio.Protocol):
         self._is_lost = False
 
     @classmethod
-    async def connect(cls, loop: Loop, host: str, patience_s: float = _PATIENCE_S) -> Client:
+    async def connect(cls, loop: Loop, host: str, patience_s: float = PATIENCE_S) -> Client:
         """Raises Lost."""
         client = cls(loop)
         try:
@@ -64,7 +64,7 @@ class Client(asyncio.Protocol):
         if not self._is_lost:
             self._transport.write(b"".join([encode(words) for words in commands]))
 
-    async def receive(self, patience_s: float = _PATIENCE_S) -> Any:
+    async def receive(self, patience_s: float = PATIENCE_S) -> Any:
         """The next reply; errors are values.  Raises Lost."""
         try:
             async with asyncio.timeout(patience_s):
@@ -79,7 +79,7 @@ class Client(asyncio.Protocol):
         reply, self.stamp = self._replies.popleft()
         return reply
 
-    async def ask(self, *words: Word, patience_s: float = _PATIENCE_S) -> Any:
+    async def ask(self, *words: Word, patience_s: float = PATIENCE_S) -> Any:
         self.send(words)
         return await self.receive(patience_s)
 

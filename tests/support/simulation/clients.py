@@ -17,7 +17,7 @@ from tests.support.simulation.client import Client, ErrorReply, Lost
 from tests.support.simulation.history import History
 from tests.support.simulation.loop import Loop
 from tests.support.simulation.machine import Stamp
-from tests.support.simulation.records import Ack, Count, Delivery, Records
+from tests.support.simulation.records import Ack, Count, Delivery, Records, Wait
 
 STREAMS = (b"s0", b"s1")
 PAIRS = (b"p0", b"p1")
@@ -246,6 +246,26 @@ class Watcher(Worker):
             self._settle_add(add, result if isinstance(result, ErrorReply) else result[0])
 
 
+class Reader(Worker):
+    """Follows the queue without a group: each entry that comes must wake it."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._after: EntryID = (0, 0)
+
+    async def _work(self) -> None:
+        if self._random.random() < 0.2:
+            self._after = (0, 0)  # what it has read may be lost with a primary
+        block_ms = self._random.choice((20, 100, 400))
+        asked_at = self._now
+        words: list[Word] = ["XREAD", "COUNT", 1000, "BLOCK", block_ms, "STREAMS", QUEUE, _id(self._after)]
+        reply = await self._ask(*words)
+        if reply is None:
+            self._records.waits.append(Wait(QUEUE, self._after, asked_at, block_ms / 1000, self._stamp))
+        elif not isinstance(reply, ErrorReply):
+            self._after = read_id(reply[0][1][-1][0])
+
+
 class Consumer(Worker):
     """Reads for a group, acknowledges most of it, claims what others have left, and looks at what is pending."""
 
@@ -278,6 +298,8 @@ class Consumer(Worker):
         records = self._records
         lost = records.lost_reads
         lost[self.group] = lost.get(self.group, 0) + 1
+        needs_no_ack = self._random.random() < 0.1
+        words += ["NOACK"] if needs_no_ack else []
         reply = await self._ask(*words, "STREAMS", QUEUE, ">")
         lost[self.group] -= 1
         if isinstance(reply, ErrorReply):
@@ -286,7 +308,12 @@ class Consumer(Worker):
         for entry_id, _ in reply[0][1] if reply else ():
             delivery = Delivery(self.group, self.name.encode(), read_id(entry_id), self._now, self._stamp)
             records.deliveries.append(delivery)
-            self._held.append(delivery.entry_id)
+            if needs_no_ack:
+                ack = Ack(self.group, delivery.entry_id, self._now)
+                records.acks.append(ack)
+                self._settle(ack, reply)
+            else:
+                self._held.append(delivery.entry_id)
 
     async def _acknowledge(self) -> None:
         count = min(self._random.choice((1, 2, 10)), len(self._held))

@@ -69,11 +69,15 @@ class Machine:
         self.name = name
         self.settings = plan.settings
         self.clock = Clock(scheduler)
-        self.disk = Disk(scheduler.random, folder / f"{name}-0")
+        # a hole in what was acknowledged without a sync is damage: the server refuses to start on it
+        self.disk = Disk(scheduler.random, folder / f"{name}-0", in_order=plan.syncs_late)
         self.server: Server | None = None
         self.loop: Loop | None = None
         self.is_silent = False  # without power
         self.starts = 0
+        self.power_cuts: list[float] = []
+        self.waits_until_s: float | None = None  # a stop is under way, which waits for replicas until then
+        self.on_stop: Callable[[Machine], None] = lambda machine: None  # it has ended its wait before that
         self.on_failed_start: Callable[[Machine, Exception], None] = lambda machine, error: None
         self.children = Children(Random(f"{plan.seed}/children of {name}"), forks)
         self.look: Callable[[ReplicationIds], None] = lambda ids: None  # called with each change of them
@@ -100,6 +104,10 @@ class Machine:
     @property
     def is_serving(self) -> bool:
         return self.server is not None and self.server.engine.is_loaded and not self.server.stopping.is_ending
+
+    @property
+    def is_stopping(self) -> bool:
+        return self.server is not None and self.server.stopping.is_ending
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
@@ -131,6 +139,10 @@ class Machine:
         return Stamp(self.name, log.replids.replication_id, log.end.offset)
 
     def _look(self) -> None:
+        if self.waits_until_s is not None and self.is_stopping:
+            is_early, self.waits_until_s = self._scheduler.now < self.waits_until_s, None
+            if is_early:
+                self.on_stop(self)
         if self.server is not None and self.server.engine.is_loaded:
             ids = self.server.engine.log.replids
             if ids is not self._ids:
@@ -151,6 +163,11 @@ class Machine:
 
     def send_signal(self, number: int) -> None:
         assert self.loop is not None
+        if number == signal.SIGTERM and self.is_serving and self.waits_until_s is None:
+            timeout_s = self.server.context.config.shutdown_timeout if self.server is not None else 0
+            self.waits_until_s = self._scheduler.now + timeout_s
+        elif number != signal.SIGTERM:
+            self.waits_until_s = None  # it ends the wait at once
         if not self.loop.send_signal(number):  # the server loads, and `main` ends the process at once
             self.kill()
 
@@ -163,6 +180,7 @@ class Machine:
 
     def cut_power(self) -> None:
         """What is not durable may be lost."""
+        self.power_cuts.append(self._scheduler.now)
         if self.is_running:
             self._end_process(power_cut=True)
         elif not self.is_silent:
@@ -185,6 +203,7 @@ class Machine:
         if server is not None and server.context.stats.background.failures:
             self._history.violation(f"{self.name}: a defect: {server.context.stats.background.last_failure}")
         self.disk = self._next_disk(power_cut=power_cut)
+        self.waits_until_s = None
         disk.is_gone = True
         loop.die()
         self.children.kill_all()

@@ -40,12 +40,18 @@ class Plan:
     machines: list[str]
     settings: list[str]
     events: list[Event] = field(default_factory=list)
+    syncs_late: bool = False  # a power cut may lose what was acknowledged
 
 
 def make_plan(seed: int) -> Plan:
     random = Random(f"{seed}/plan")
     machines = _MACHINES if random.random() < 0.6 else _MACHINES[:1]
-    plan = Plan(seed, random.uniform(4, 10), random.randint(2, 6), machines, _settings(random))
+    log = Random(f"{seed}/log")
+    fsync = log.choice(("always", "always", "always", "everysec", "no"))
+    settings = [*_settings(random), "--appendfsync", fsync]
+    if log.random() < 0.3:
+        settings += ["--log-segment-bytes", str(64 << 10)]  # in place of the one before
+    plan = Plan(seed, random.uniform(4, 10), random.randint(2, 6), machines, settings, syncs_late=fsync != "always")
     kinds = _kinds(machines)
     # a run has some kinds of faults, so that there are runs without the ones that end everything
     chosen = random.sample(sorted(kinds), random.randint(2, min(6, len(kinds))))
@@ -108,7 +114,19 @@ def _kinds(machines: list[str]) -> dict[str, Maker]:
     return kinds
 
 
-_OPERATIONS = ("sync", "write", "create", "rename", "sync_directory", "sync_tables", "truncate", "unlink", "open")
+_OPERATIONS = (
+    "sync",
+    "sync",
+    "sync",
+    "write",
+    "create",
+    "rename",
+    "sync_directory",
+    "sync_tables",
+    "truncate",
+    "unlink",
+    "open",
+)
 _COMMANDS = (
     "BGREWRITEAOF",
     "BGREWRITEAOF",

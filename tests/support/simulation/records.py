@@ -48,6 +48,17 @@ class Count:
 
 
 @dataclass(slots=True, eq=False)
+class Wait:
+    """An XREAD that waited for `block_s` and was told that there is nothing behind `after`."""
+
+    stream: bytes
+    after: EntryID
+    asked_at: float
+    block_s: float
+    stamp: Stamp | None
+
+
+@dataclass(slots=True, eq=False)
 class Links:
     """An entry that a transaction has added behind the entry that it had seen, and WATCHed."""
 
@@ -68,6 +79,7 @@ class Records:
     stamps: dict[int, Stamp | None] = field(default_factory=dict)  # by id() of what was told
     confirmed: list[tuple[Add, Stamp]] = field(default_factory=list)  # WAIT said that all replicas have it
     told: list[Add] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
 
     def all_told(self) -> Iterator[Add | Delete | TrimBelow | Ack]:
         """Everything that was answered with success."""

@@ -18,8 +18,8 @@ from tests.support.faults.ledger import Contents, read_id
 from tests.support.simulation import clients
 from tests.support.simulation.checker import Final, GroupContents, judge
 from tests.support.simulation.children import Forks
-from tests.support.simulation.client import Client, ErrorReply, Lost
-from tests.support.simulation.clients import Consumer, Producer, Watcher, Worker
+from tests.support.simulation.client import PATIENCE_S, Client, ErrorReply, Lost
+from tests.support.simulation.clients import Consumer, Producer, Reader, Watcher, Worker
 from tests.support.simulation.disk import Disk
 from tests.support.simulation.faults import Faults, restart_broken
 from tests.support.simulation.history import History
@@ -106,7 +106,7 @@ class World:
         )
         self.sentinel_loop = loop
         self.workers: list[Worker] = []
-        for number, kind in enumerate(_KINDS[: plan.clients]):
+        for number, kind in enumerate([*_KINDS[: plan.clients], Reader]):
             name = f"{kind.__name__.lower()}{number}"
             loop = self.scheduler.loop(name)
             loop.network = self.network
@@ -123,6 +123,7 @@ class World:
         )
         machine.on_failed_start = self._failed_start
         machine.look = self.lines.look
+        machine.on_stop = self._stopped
         return machine
 
     @property
@@ -142,6 +143,23 @@ class World:
     def _failed_start(self, machine: Machine, error: Exception) -> None:
         self.history.violation(f"{machine.name} cannot start: {type(error).__name__}: {self._without_paths(error)}")
         self.is_over = True
+
+    def _stopped(self, machine: Machine) -> None:
+        """A stop has not waited any longer: the replicas have everything."""
+        server = machine.server
+        assert server is not None
+        engine = server.engine
+        if server.replication.is_replica or self.plan.syncs_late:
+            return  # a replica that has lost power may have had it
+        for sender in server.replication.primary.senders.values():
+            replica = self.machine(sender.place[0])
+            if replica.server is None or not replica.server.engine.is_loaded:
+                continue
+            its = replica.server.engine.log
+            if its.replids.holds(engine.log.replids.replication_id, its.end.offset) and its.end.offset < engine.offset:
+                self.history.violation(
+                    f"{machine.name} stops at {engine.offset}, and its replica {replica.name} is at {its.end.offset}"
+                )
 
     def _without_paths(self, error: Exception) -> str:
         return str(error).replace(str(self.folder), "")
@@ -239,6 +257,8 @@ class World:
         except Lost:
             self.history.violation(f"{self.sentinel.primary} does not answer in the end")
             return
+        if self.plan.syncs_late:
+            self.records.confirmed.clear()  # replicas have it, and their power may be cut as well
         self._forget_lost()
         for complaint in judge(self.records, final):
             self.history.violation(complaint)
@@ -254,10 +274,19 @@ class World:
 
         def may_be_lost(stamp: Stamp | None, told_at: float) -> bool:
             return (
-                stamp is not None and not holds(shared, stamp) and self.sentinel.may_have_lost(stamp.machine, told_at)
+                stamp is not None
+                and not holds(shared, stamp)
+                and (self.sentinel.may_have_lost(stamp.machine, told_at) or self._power_was_cut(stamp, told_at))
             )
 
         self.records.forget_lost(may_be_lost)
+
+    def _power_was_cut(self, stamp: Stamp, told_at: float) -> bool:
+        """Whether the machine lost power after it had said that, and its log need not have been on the disk."""
+        cuts = self.machine(stamp.machine).power_cuts
+        return self.plan.syncs_late and any(
+            at >= told_at - PATIENCE_S for at in cuts
+        )  # answers are under way for so long
 
     async def _compare(self) -> None:
         """All servers have the same data and the same groups at the same offset."""
