@@ -8,7 +8,7 @@ as many streams as it has room for.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from riverbed.store.ids import SEQ_BITS, StreamID
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.wire import unseal_in
-from riverbed.tools.columns.decode import EntryBatch
+from riverbed.tools.columns.decode import MARGIN, EntryBatch
 from riverbed.tools.columns.pages import LeafRows, PageTable, UnknownFileError
 from riverbed.tools.columns.streams import StreamHere
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Positions = NDArray[np.int64]
+    _Runs = list[tuple[StreamHere, int]]
 
 BATCH_ROWS: Final = 16384
 # A batch ends sooner when its rows are long.
@@ -39,15 +40,18 @@ _ROWS_A_LOOK: Final = 256
 _ROWS_A_GROUP: Final = 1 << 20
 _STREAMS_A_GROUP: Final = 4096
 _KEY_BYTES: Final = 24
+# An ID, with its length, is in this many bytes of a row.
+_LONGEST_HEAD: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """Rows to leave out, rows to read then (None: all), and the most rows of a batch."""
+    """Rows to leave out, rows to read then (None: all), the most rows of a batch, and whether only IDs are used."""
 
     skip: int
     take: int | None
     batch_rows: int
+    only_ids: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Fetched:
     """Some rows, and in their order each stream with its number of rows."""
 
     batch: EntryBatch
-    runs: list[tuple[StreamHere, int]]
+    runs: _Runs
 
 
 def fetch(
@@ -66,13 +70,17 @@ def fetch(
     batch_rows: int = BATCH_ROWS,
     skip: int = 0,
     take: int | None = None,
+    only_ids: bool = False,
 ) -> Iterator[Fetched]:
     """The entries of some streams, which ascend by number: by stream and ID, without the first `skip`, at most `take`.
 
-    `is_live`: the tables may be written to meanwhile.  Raises CorruptionError, MalformedRowError, OSError.
+    `is_live`: the tables may be written to meanwhile.  `only_ids`: of the batches only the IDs are used; then a value
+    on pages of its own is not read, nor compared with its checksum, beyond its first bytes.
+
+    Raises CorruptionError, MalformedRowError, OSError.
     """
     wanted = (stream for stream in streams if not stream.live_range.is_empty)
-    part = _Cut(skip, take, batch_rows)
+    part = _Cut(skip, take, batch_rows, only_ids)
     if not is_live:
         try:
             table = PageTable(reader.path / DATA_NAME, b"entries", _KEY_BYTES)
@@ -118,7 +126,8 @@ def _by_pages(table: PageTable, streams: Iterator[StreamHere], cut: _Cut) -> Ite
         for at in range(0, len(leaves), pages):
             if counter.left == 0:
                 return
-            yield from _rows_of(table, table.rows(leaves[at : at + pages]), group, numbers, counter)
+            parts = _parts_of(rows := table.rows(leaves[at : at + pages]), group, numbers, counter)
+            yield from _fetched(table, rows, parts, only_ids=cut.only_ids)
 
 
 def _group_of(streams: Iterator[StreamHere]) -> list[StreamHere]:
@@ -137,9 +146,7 @@ def _keys_of(stream: StreamHere) -> tuple[bytes, bytes]:
     return entry_key(stream.row.stream_no, wanted.first), entry_key(stream.row.stream_no, wanted.last)
 
 
-def _rows_of(
-    table: PageTable, rows: LeafRows, group: list[StreamHere], numbers: list[int], counter: _Counter
-) -> Iterator[Fetched]:
+def _parts_of(rows: LeafRows, group: list[StreamHere], numbers: list[int], counter: _Counter) -> list[_Part]:
     """The rows of some leaves that are in the span and asked for."""
     stream_nos = rows.keys[:, 0]
     here = group[bisect_left(numbers, int(stream_nos[0])) : bisect_right(numbers, int(stream_nos[-1]))]
@@ -151,25 +158,56 @@ def _rows_of(
         first, end = counter.cut(*_cut_to(rows, stream, first, end))
         if first < end:
             parts.append(_Part(stream, first, end))
+    return parts
+
+
+def _fetched(table: PageTable, rows: LeafRows, parts: list[_Part], *, only_ids: bool) -> Iterator[Fetched]:
+    """These rows of some leaves, in one batch, or in several when some are long."""
     if not parts:
         return
     chosen = _chosen(parts)
-    starts, row_ends, keys = rows.starts[chosen], rows.ends[chosen], rows.keys[chosen]
-    if rows.pages is not None and rows.pages[chosen].any():
-        yield from _with_long_values(table, rows, parts)
+    runs = [(part.stream, part.end - part.first) for part in parts]
+    if rows.pages is None or not rows.pages[chosen].any():
+        some = _Some(rows.buffer, rows.starts[chosen], rows.ends[chosen], rows.keys[chosen])
+        yield Fetched(some.batch(), runs)
         return
-    row_ends = _bare_ends(rows, starts, row_ends, keys)
-    batch = EntryBatch(rows.buffer, starts, row_ends, (keys[:, 1], keys[:, 2]))
-    yield Fetched(batch, [(part.stream, part.end - part.first) for part in parts])
+    longest = _LONGEST_HEAD if only_ids else None
+    for some in _with_long_values(rows, chosen, table.long_value, longest):
+        here, runs = _divided(runs, len(some.starts))
+        yield Fetched(some.batch(), here)
 
 
-def _bare_ends(rows: LeafRows, starts: Positions, ends: Positions, keys: NDArray[np.uint64]) -> Positions:
-    """Where these rows end without their seals.  Raises DamagedRowError."""
-    found = np.array(ends, dtype=np.int64)
-    damaged = unseal_in(rows.buffer, np.ascontiguousarray(starts), found, np.ascontiguousarray(keys[:, 0]))
-    if damaged >= 0:
-        bare_row(keys[damaged].astype(">u8").tobytes(), rows.buffer[starts[damaged] : ends[damaged]].tobytes())
-    return found
+def _divided(runs: _Runs, count: int) -> tuple[_Runs, _Runs]:
+    """The first `count` rows of `runs`, at least one, and the others."""
+    for number, (stream, rows) in enumerate(runs):
+        if count <= rows:
+            others = [(stream, rows - count)] if count < rows else []
+            return [*runs[:number], (stream, count)], [*others, *runs[number + 1 :]]
+        count -= rows
+    raise AssertionError(count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Some:
+    """Rows in a buffer, with their seals, and a line of `keys` for each."""
+
+    buffer: NDArray[np.uint8]
+    starts: Positions
+    ends: Positions
+    keys: NDArray[np.uint64]
+    is_cut: NDArray[np.bool_] | None = None  # rows of which only the first bytes are here, and so no seal
+
+    def batch(self) -> EntryBatch:
+        """The rows without their seals.  Raises DamagedRowError."""
+        ends = np.array(self.ends, dtype=np.int64)
+        whole = slice(None) if self.is_cut is None else np.flatnonzero(~self.is_cut)
+        starts, keys, bare_ends = self.starts[whole], self.keys[whole], ends[whole]
+        damaged = unseal_in(self.buffer, np.ascontiguousarray(starts), bare_ends, np.ascontiguousarray(keys[:, 0]))
+        if damaged >= 0:
+            row = self.buffer[starts[damaged] : self.ends[whole][damaged]].tobytes()
+            bare_row(keys[damaged].astype(">u8").tobytes(), row)
+        ends[whole] = bare_ends
+        return EntryBatch(self.buffer, self.starts, ends, (self.keys[:, 1], self.keys[:, 2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +240,37 @@ def _chosen(parts: list[_Part]) -> slice | Positions:
     return np.concatenate([np.arange(part.first, part.end) for part in parts])
 
 
-def _with_long_values(table: PageTable, rows: LeafRows, parts: list[_Part]) -> Iterator[Fetched]:
-    """Read rows one by one when some of them are on pages of their own."""
-    pending = _Pending()
-    for part in parts:
-        for row in range(part.first, part.end):
-            start, end = int(rows.starts[row]), int(rows.ends[row])
-            page = 0 if rows.pages is None else int(rows.pages[row])
-            value = table.long_value(page, end - start) if page else rows.buffer[start:end].tobytes()
-            if pending.rows and pending.size + len(value) > _MAX_BATCH_BYTES:
-                yield pending.take()
-            pending.add(part.stream, [value])
-    if pending.rows:
-        yield pending.take()
+def _with_long_values(
+    rows: LeafRows, chosen: slice | Positions, read: Callable[[int, int], bytes], longest: int | None
+) -> Iterator[_Some]:
+    """The chosen rows, in the buffer of the pages and behind it: there `read` puts values from pages of their own.
+
+    `read` is given the first page of a value, and how many of its bytes are wanted: `longest`, or all.  A batch ends
+    before its long values are too many bytes.
+    """
+    assert rows.pages is not None
+    pages, keys = rows.pages[chosen], rows.keys[chosen]
+    starts, ends = rows.starts[chosen].astype(np.int64), rows.ends[chosen].astype(np.int64)
+    sizes = np.where(pages != 0, ends - starts, 0)
+    is_cut = np.zeros(len(sizes), dtype=np.bool_)
+    if longest is not None:
+        is_cut = sizes > longest
+        sizes = np.minimum(sizes, longest)
+    first = 0
+    while first < len(starts):
+        behind = np.cumsum(sizes[first:])
+        end = first + max(1, int(np.searchsorted(behind, _MAX_BATCH_BYTES, side="right")))
+        values, at = [rows.buffer.tobytes()], len(rows.buffer)
+        for row in (np.flatnonzero(pages[first:end]) + first).tolist():
+            value = read(int(pages[row]), int(sizes[row]))
+            starts[row], ends[row] = at, at + len(value)
+            values.append(value)
+            at += len(value)
+        values.append(bytes(MARGIN))
+        buffer = np.frombuffer(b"".join(values), dtype=np.uint8)
+        part = slice(first, end)
+        yield _Some(buffer, starts[part], ends[part], keys[part], is_cut[part])
+        first = end
 
 
 # -- with a cursor -----------------------------------------------------------------------------------------------------

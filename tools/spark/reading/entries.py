@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import EntryColumn, EntryColumns
 from riverbed.tools.spark.reading.streamwalk import fetch_span
 
+# Columns that need of a row no more than its ID.
+_NOT_OF_FIELDS: Final = frozenset({"key", "key_binary", "db", "snapshot", "id", "ms", "seq", "timestamp"})
+
 
 def entry_batches(
     reader: TableReader,
@@ -39,7 +42,8 @@ def entry_batches(
     Raises MalformedValueError in mode FAILFAST, MalformedRowError.
     """
     maker = _BatchMaker(span, options, columns)
-    for fetched in fetch_span(reader, span, options, streams):
+    only_ids = all(column.metadata in _NOT_OF_FIELDS for column in columns.columns)
+    for fetched in fetch_span(reader, span, options, streams, only_ids=only_ids):
         yield maker.batch(fetched)
 
 

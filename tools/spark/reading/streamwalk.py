@@ -19,10 +19,16 @@ def streams_of(reader: TableReader, span: Span, options: ReadOptions) -> Iterato
 
 
 def fetch_span(
-    reader: TableReader, span: Span, options: ReadOptions, streams: Iterable[StreamHere] | None = None
+    reader: TableReader,
+    span: Span,
+    options: ReadOptions,
+    streams: Iterable[StreamHere] | None = None,
+    *,
+    only_ids: bool = False,
 ) -> Iterator[Fetched]:
     """The entries of a span, by stream and ID; or of these streams in it, which ascend by number.
 
+    `only_ids`: of the entries only their IDs are used.
     Raises CorruptionError, MalformedRowError, OSError.
     """
     return fetch(
@@ -32,4 +38,5 @@ def fetch_span(
         batch_rows=options.batch_rows,
         skip=span.skip,
         take=span.take,
+        only_ids=only_ids,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 from riverbed.store.ids import make_id
 from riverbed.store.layout import DATA_NAME
@@ -14,9 +15,11 @@ from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.columns.pages import PageTable
 from riverbed.tools.columns.streams import Range
+from riverbed.tools.spark.reading.entries import entry_batches
 from riverbed.tools.spark.reading.locations import open_place, resolve
 from riverbed.tools.spark.reading.options import ReadOptions
 from riverbed.tools.spark.reading.plan import Span, plan
+from riverbed.tools.spark.reading.schemas import entry_columns
 from riverbed.tools.spark.reading.streamwalk import fetch_span
 from tests.support.store.stores import Store
 
@@ -140,3 +143,66 @@ def test_a_store_without_entries_has_none(tmp_path: Path) -> None:
     store.kill()
 
     assert read(options) == read(options, by_cursor=True) == []
+
+
+def test_rare_long_values_leave_their_neighbours_in_one_batch(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    stream, other = store.stream(b"s"), store.stream(b"t")
+    for n in range(3000):
+        stream.append_entry(make_id(1, n), [b"v", b"x" * (9000 if n % 700 == 1 else 20)])
+        other.append_entry(make_id(2, n), [b"v", b"y" * (9000 if n == 0 else 20)])
+    store.commit()
+    options = options_of(store, tmp_path)
+    entries = expected(store, options)
+    store.kill()
+
+    assert len(entries) == 6000
+    assert read(options) == entries
+    (span,) = plan(resolve(options), replace(options, min_partitions=1), 1)
+    tables = open_place(span.place, options)
+    with tables.env.begin() as txn:
+        batches = [fetched.batch.count for fetched in fetch_span(TableReader(tables, txn), span, options)]
+    assert len(batches) <= 2
+
+
+def test_long_values_are_divided_among_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverbed.tools.columns.fetch._MAX_BATCH_BYTES", 20_000)
+    store = Store(tmp_path / "store")
+    for name in (b"a", b"b"):
+        stream = store.stream(name)
+        for n in range(40):
+            stream.append_entry(make_id(1, n), [b"v", b"%d" % n * (30_000 if n == 7 else 4000 if n % 3 else 5)])
+    store.commit()
+    options = options_of(store, tmp_path)
+    entries = expected(store, options)
+    store.kill()
+
+    assert len(entries) == 80
+    assert read(options) == entries
+
+
+def test_ids_alone_are_read_without_long_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "store")
+    stream = store.stream(b"s")
+    for n in range(100):
+        stream.append_entry(make_id(1, n), [b"v", b"x" * (1 << 20 if n % 10 == 0 else 20)])
+    store.commit()
+    options = options_of(store, tmp_path)
+    store.kill()
+    asked: list[int] = []
+    long_value = PageTable.long_value
+
+    def watched(table: PageTable, page: int, size: int) -> bytes:
+        asked.append(size)
+        return long_value(table, page, size)
+
+    monkeypatch.setattr(PageTable, "long_value", watched)
+    (span,) = plan(resolve(options), replace(options, min_partitions=1), 1)
+    tables = open_place(span.place, options)
+    with tables.env.begin() as txn:
+        ids = StructType().add("_id", "string").add("_seq", "long").add("_key", "string")
+        for schema in (StructType().add("_ms", "long"), ids, StructType().add("_timestamp", "timestamp")):
+            columns = entry_columns(schema, options)
+            batches = entry_batches(TableReader(tables, txn), span, options, columns)
+            assert sum(batch.num_rows for batch in batches) == 100
+    assert len(asked) == 30 and max(asked) <= 64
