@@ -314,7 +314,7 @@ def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_
         create=not readonly,
         mode=FILE_MODE,
         lock=is_locked,
-        meminit=False,
+        meminit=True,  # or what was in memory before, passwords too, would be in the unused space of pages
         # The server looks for single rows, and 4 kB around each are enough; tools read in order.
         readahead=readonly,
     )

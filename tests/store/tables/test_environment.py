@@ -90,3 +90,16 @@ def test_a_file_that_a_server_is_writing_is_walked_again_under_a_reader(
 def test_a_name_that_lmdb_cannot_have_is_an_error_of_the_store() -> None:
     with pytest.raises(StoreError, match="is not UTF-8"):
         Tables(Path("/data\udcff"), 1 << 20, readonly=True)
+
+
+def test_unused_space_of_pages_does_not_have_what_was_in_memory_before(tmp_path: Path) -> None:
+    """A server's memory has had passwords in it, and its pages go to snapshots and their readers."""
+    tables = Tables(tmp_path, 1 << 30)
+    secrets = [b"password" * 510 + b"%d" % number for number in range(5_000)]
+    assert all(secrets)
+    del secrets
+    with tables.env.begin(write=True, db=tables.handles["entries"]) as txn:
+        for number in range(20_000):
+            txn.put(b"%08d" % (number * 7919 % 20_000), b"row" * 10)
+    tables.close()
+    assert b"password" not in (tmp_path / STATE_DIRECTORY / DATA_NAME).read_bytes()
