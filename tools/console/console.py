@@ -33,6 +33,7 @@ FOUND: Final = 1
 
 _REDRAW_S: Final = 0.1
 _AGE = re.compile(r"(\d{1,9})(ms|[smhdw])", re.ASCII)
+_LOGIN = re.compile(r"(\w:/{1,2})\S*@")  # a path has one of the slashes
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 
@@ -61,9 +62,15 @@ def print_facts(console: Console, facts: Mapping[str, str]) -> None:
 
 
 class Failure(click.ClickException):
-    """The command cannot do its work: one line that says why and what to do, and exit status 2."""
+    """The command cannot do its work: one line that says why and what to do, and exit status 2.
+
+    A URL of a server may stand where a path belongs, or be mistyped; its user and password are never shown.
+    """
 
     exit_code = FAILED
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_LOGIN.sub(r"\1(redacted)@", message))
 
     def show(self, file: IO[Any] | None = None) -> None:
         notes().print(f"[bold red]riverbed:[/] {escape(shown(self.message))}")

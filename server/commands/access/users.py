@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.access.rules import RuleError, UnmatchedParenthesisError, hash_of, joined
 from riverbed.server.commands.access.user import User
+from riverbed.server.commands.redaction import REDACTED
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
@@ -108,7 +109,9 @@ class Users:
                     raise RuleError("Duplicate user found. A user can only be defined once in config files")
                 seen.add(words[0])
                 self.put(_user_of(self, words))
-            except (RuleError, UnmatchedParenthesisError) as error:
+            except UnmatchedParenthesisError:
+                errors.append(f"{place}: Unmatched parenthesis in a selector")
+            except RuleError as error:
                 errors.append(f"{place}: {error}")
         if errors:
             raise UserFileError("\n".join(errors))
@@ -150,8 +153,13 @@ def _user_of(users: Users, words: list[bytes]) -> User:
         try:
             user.apply(rule, sees_all_channels=users.sees_all_channels)
         except RuleError as error:
-            raise RuleError(f"{rule.decode('utf-8', 'backslashreplace')}: {error}") from None
+            raise RuleError(f"{_shown(rule)}: {error}") from None
     return user
+
+
+def _shown(rule: bytes) -> str:
+    """A rule as the log may have it: any other than these may be a password, or a mistyped one."""
+    return (rule if rule[:1] in b"+-~%&" else REDACTED).decode("utf-8", "backslashreplace")
 
 
 def is_name(name: bytes) -> bool:
