@@ -70,14 +70,15 @@ _NAMES_WITHOUT_MEANING: Final = """
 """
 WITHOUT_MEANING: Final = frozenset(_NAMES_WITHOUT_MEANING.split())
 
-# Settings of Redis that keep a server closed.  A file that has one is refused, for it expects that protection.
-_GUARDS: Final = frozenset(("enable-protected-configs", "rename-command"))
-
-
-def is_guard(name: str) -> bool:
-    """Whether `name` is a setting of Redis that protects a server and that does not exist here."""
-    return name in _GUARDS
-
+# Settings of Redis that keep a server closed, and what to do without them.  A file that has one is refused, for it
+# expects that protection.
+GUARDS: Final = MappingProxyType(
+    {
+        "enable-protected-configs": "Riverbed does not have it, and would be more open without it than this line says",
+        "rename-command": "Riverbed does not rename commands; take them from users instead, as in:"
+        " user default on nopass ~* &* +@all -flushall -config",
+    }
+)
 
 USER_LINE: Final = "user"  # a line that makes a user, not a setting
 

@@ -8,12 +8,11 @@ from typing import Any, Final, NamedTuple
 
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting, BadValueError, Section
-from riverbed.server.config.settings import SETTINGS, USER_LINE, WITHOUT_MEANING, find_setting, is_guard
+from riverbed.server.config.settings import GUARDS, SETTINGS, USER_LINE, WITHOUT_MEANING, find_setting
 from riverbed.store.format.text import split_text
 
 COMMAND_LINE: Final = "command line"  # the place of flags
 NO_MEANING: Final = "it has no meaning here"
-_MISSING_GUARD: Final = "Riverbed does not have it, and would be more open without it than this line says"
 
 
 class ConfigError(Exception):
@@ -29,7 +28,7 @@ class UnknownSettingError(ConfigError):
     """There is no such setting, or one of Redis that guards a server, which is missing here."""
 
     def __init__(self, setting: str, place: str = "") -> None:
-        super().__init__(setting, _MISSING_GUARD if is_guard(setting) else "there is no such setting", place)
+        super().__init__(setting, GUARDS.get(setting.lower(), "there is no such setting"), place)
 
 
 def unknown(name: str) -> ConfigError:

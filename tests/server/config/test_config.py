@@ -174,7 +174,11 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         ("\nport abc\n", ":2: port: argument couldn't be parsed into an integer"),
         ("nosuch 1\n", ":1: nosuch: there is no such setting"),
         ('port "1\n', ":1: unbalanced quotes in configuration line"),
-        ("rename-command KEYS x\n", ":1: rename-command: Riverbed does not have it, and would be more open without"),
+        ("enable-protected-configs no\n", ":1: enable-protected-configs: Riverbed does not have it, and would be more"),
+        (
+            "rename-command FLUSHALL a-secret-name\n",
+            ":1: rename-command: Riverbed does not rename commands; take them from users instead, as in: user default",
+        ),
         ("tls-ciphersuites x\n", ":1: tls-ciphersuites: Python cannot choose the ciphers of TLS 1.3"),
     ],
 )
