@@ -197,6 +197,22 @@ def test_rules_bypassed_by_copy_and_rename(limited: RawClient, client: RawClient
     assert client.ask("EXISTS", "mine") == b":0\r\n"
 
 
+@pytest.mark.parametrize("how", ["COPY s mine", "COPY s mine DB 1", "COPY s mine REPLACE"])
+def test_rules_bypassed_by_a_copy_of_the_policy_of_a_group(limited: RawClient, client: RawClient, how: str) -> None:
+    """The copy would move what its owner writes to the dead-letter stream, where only the source's owner may write."""
+    client.ask("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", "1", "DEADLETTER", "secret")
+    client.ask("ACL", "SETUSER", "u", "resetkeys", "%R~s", "~mine*")
+    client.ask("ACL", "LOG", "RESET")
+    assert limited.ask(*how.split()) == NO_KEY
+    limited.ask("MULTI")
+    assert limited.ask(*how.split()) == b"+QUEUED\r\n"
+    assert NO_KEY in limited.ask("EXEC")
+    assert client.ask("EXISTS", "mine") == b":0\r\n"
+    assert b"secret" in client.ask("ACL", "LOG")
+    client.ask("ACL", "SETUSER", "u", "%W~secret")
+    assert limited.ask(*how.split()) == b":1\r\n"
+
+
 def test_rules_bypassed_by_select(limited: RawClient) -> None:
     parse(limited.ask("SELECT", "1"))
     assert limited.ask("XLEN", "secret") == NO_KEY

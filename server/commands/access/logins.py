@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server.commands.access.interface import Reason
-from riverbed.server.commands.access.selector import Denial
+from riverbed.server.commands.access.selector import WRITE, Denial
 from riverbed.server.commands.clients.client_line import describe
 from riverbed.server.commands.dispatch import find_command
 from riverbed.server.errors import CommandError
@@ -13,7 +13,7 @@ from riverbed.server.errors import CommandError
 if TYPE_CHECKING:
     from riverbed.server.commands.access.user import User
     from riverbed.server.commands.core import Core
-    from riverbed.server.commands.request import Context
+    from riverbed.server.commands.request import Context, Request
     from riverbed.server.commands.session import Session
     from riverbed.server.commands.table import Command
 
@@ -33,6 +33,21 @@ def refusal(
         return None
     note(core, session, denial, session.user.name, command, argv, in_transaction=in_transaction)
     return denial, CommandError(text_of(denial))
+
+
+def require_writing(request: Request, key: bytes) -> None:
+    """Refuse a request that would have the server write to `key`, which no word of it names.
+
+    Raises CommandError, noted for ACL LOG, when the client's user may not.
+    """
+    session = request.session
+    user = cast("User", session.user)
+    if session.may_do_all or request.from_log or user.allows_key(key, WRITE):
+        return
+    denial, command = Denial(Reason.KEY, key), find_command(request.argv)
+    assert command is not None, "it runs"
+    note(request.context, session, denial, user.name, command, request.argv)
+    raise CommandError(NO_KEY)
 
 
 def text_of(denial: Denial) -> bytes:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
+from riverbed.server.commands.access.logins import require_writing
 from riverbed.server.commands.arguments import Args, parse_int
 from riverbed.server.commands.keys.databases import DB_OUT_OF_RANGE, INT32, named_database
 from riverbed.server.commands.slices import in_slices
@@ -193,6 +194,9 @@ def copy(request: Request) -> int:
         return 0
     if target.stream(new_key, request.now_ms) is not None and not replace:
         return 0
+    for group in request.db.groups(stream):
+        if group.policy.dead_letter is not None:  # a right to read the source is none to have entries moved there
+            require_writing(request, group.policy.dead_letter)
     request.db.copy(stream, target, new_key)
     return 1
 
