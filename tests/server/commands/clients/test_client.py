@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from tests.support.client_lines import own_line
+from tests.support.client_lines import eventually, id_of, lines, own_line
 from tests.support.pair import Pair
 from tests.support.raw import RawClient, encode, parse
 from tests.support.rows import assert_same_row
+from tests.support.servers import RiverbedServer
 
 # Answered with the same bytes by redis-server 7.0.
 SAME = [
@@ -89,6 +92,38 @@ def test_what_is_remembered_for_a_client_counts(client: RawClient) -> None:
     client.ask("CLIENT", "SETNAME", "n" * 1000)
     client.ask("WATCH", "k" * 1000)
     assert int(own_line(client)["tot-mem"]) >= before + 2000
+
+
+@pytest.mark.parametrize(
+    ("said", "least"),
+    [
+        pytest.param([b"*2\r\n$4\r\nECHO\r\n$2000000\r\n" + b"x" * 1_000_000], 1_000_000, id="half a request"),
+        pytest.param([encode(["MULTI"]), encode(["ECHO", "x" * 1_000_000])], 1_000_000, id="a queued command"),
+        pytest.param([encode(["ECHO", "x" * 20_000_000])], 10_000_000, id="an unread reply"),
+        pytest.param(
+            [encode(["XREAD", "BLOCK", 0, "STREAMS", "k", "$"]), encode(["ECHO", "x" * 50_000])],
+            50_000,
+            id="behind a wait",
+        ),
+        pytest.param([encode(["SUBSCRIBE", "c" * 100_000])], 100_000, id="a channel"),
+    ],
+)
+def test_total_memory_counts_what_a_client_holds(
+    server: RiverbedServer, client: RawClient, said: list[bytes], least: int
+) -> None:
+    with server.client() as holder:
+        number = id_of(holder)
+        holder.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        for chunk in said:
+            holder.send_bytes(chunk)
+
+        def total() -> int:
+            (line,) = lines(client.tree("CLIENT", "LIST", "ID", number))
+            return int(line["tot-mem"])
+
+        eventually(lambda: total() >= least)
+        info = client.ask("INFO", "memory").decode()
+        assert int(info.partition("mem_clients_normal:")[2].split("\r")[0]) >= least
 
 
 def test_tracking_is_refused(client: RawClient) -> None:
