@@ -156,6 +156,10 @@ def test_no_page_monitor_log_or_process_shows_a_secret(server: Secretive, tmp_pa
             lines += monitor.reply()
         assert lines.count(b"(redacted)") > 30
         pages = b"".join(client.ask(*page) for page in PAGES)
+        with RawClient(int(str(server.options["metrics-port"]))) as metrics:
+            metrics.send_bytes(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            pages += metrics.rest_until_closed()
+        assert b"riverbed_" in pages[-1000:]
         assert b"(redacted)" in pages
         until(lambda: b"aof_rewrite_in_progress:0" in client.ask("INFO", "persistence"), "the end of a rewrite")
     over.set()
