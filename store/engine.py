@@ -191,7 +191,7 @@ class Engine:
             commands, command_bytes = _PING + commands, len(_PING)
         appended = False
         try:
-            data = self.log.append(commands, command_bytes, now_ms)
+            annotation = self.log.append(commands, command_bytes, now_ms)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
                 self._sync()
@@ -202,6 +202,7 @@ class Engine:
         txn.log.clear()
         txn.extension_bytes = 0
         if self.on_batches is not None:
+            data = commands + annotation
             self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
         self._prepare_next(len(commands))
         return True

@@ -31,6 +31,7 @@ _LENGTH = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 # Announcements of short words, which nearly all are.
 _SMALL_HEADS: Final = {b"$%d" % size: size for size in range(256)}
 _SHORT_LINE_BYTES: Final = 16
+_LONG_WORD_BYTES: Final = 64 << 10
 # Another parser may have the rest of a chunk when it is at least this long: a shorter one is not worth a handover.
 _WORTH_HANDOVER_BYTES: Final = 512
 # Counts, requests and empty lines of one call: short requests take 50 times their bytes once they are lists.
@@ -40,6 +41,14 @@ _HTTP_WORDS: Final = frozenset((b"post", b"host:"))
 
 # A handshake record of any version of TLS begins with these bytes; no command does.
 _TLS_HANDSHAKE: Final = b"\x16\x03"
+
+
+def _copied(source: bytes | bytearray, start: int, end: int) -> bytes:
+    """The bytes from `start` to `end`.  A slice of a bytearray is a bytearray, which a long word cannot afford."""
+    if end - start < _LONG_WORD_BYTES or isinstance(source, bytes):
+        return bytes(source[start:end])
+    with memoryview(source) as view, view[start:end] as word:
+        return bytes(word)
 
 
 class ProtocolError(Exception):
@@ -214,7 +223,7 @@ class StrictReader:
                 end = position + size
                 if end + 2 > available:
                     break
-                words.append(bytes(source[position:end]))
+                words.append(_copied(source, position, end))
                 # The two bytes behind a word are not looked at, as in Redis.
                 position = end + 2
                 held += size + _WORD_OVERHEAD_BYTES

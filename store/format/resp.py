@@ -92,6 +92,11 @@ def encode_words(words: list[bytes]) -> bytes:
     return b"\r\n".join(pieces)
 
 
+def word_pieces(words: list[bytes]) -> list[bytes]:
+    """What `encode_words` joins, as pieces: the words themselves, and what stands between them."""
+    return [piece for word in words for piece in (b"$%d\r\n" % len(word), word, b"\r\n")]
+
+
 def encode_command(words: list[bytes]) -> bytes:
     """A command as RESP, the form in which the log holds it."""
     return b"*%d\r\n%b" % (len(words), encode_words(words))

@@ -48,6 +48,9 @@ __all__ = ["Base", "Batch", "Log", "TornTail", "Unsynced"]
 
 DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024
 
+# Longer batches are not copied to be written with their annotation in one call.
+_JOINED_BYTES: Final = 1 << 20
+
 _UNREAD: Final = "the log was not read to its end yet"
 _UNCUT: Final = "the log has a torn tail that was not cut off yet"
 _CLOSED: Final = "the log is closed"
@@ -287,7 +290,7 @@ class Log:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def append(self, commands: bytes, command_bytes: int, now_ms: int) -> bytes:
-        """Write one batch and its annotation; `command_bytes` is its length without comment lines.  -> what was written
+        """Write one batch and its annotation; `command_bytes` is its length without comment lines.  -> the annotation
 
         Raises LogWriteError with nothing appended.  The next append may succeed, unless `broken`.
 
@@ -298,17 +301,23 @@ class Log:
         offset = self._offset + command_bytes
         # `encode_annotation`, without the call; a test compares the two.
         tail = b";len=%d;off=%d;t=%d\r\n" % (len(commands), offset, now_ms)
-        data = b"%b#CK:crc32c=%08x%b" % (commands, crc32c(tail, crc32c(commands)), tail)
+        annotation = b"#CK:crc32c=%08x%b" % (crc32c(tail, crc32c(commands)), tail)
+        size = len(commands) + len(annotation)
         try:
-            written = self._write(self._fd, data)
-            if written != len(data):
-                write_all(self._files, self._fd, memoryview(data)[written:])
+            if size < _JOINED_BYTES:
+                data = commands + annotation
+                written = self._write(self._fd, data)
+                if written != size:
+                    write_all(self._files, self._fd, memoryview(data)[written:])
+            else:
+                write_all(self._files, self._fd, commands)
+                write_all(self._files, self._fd, annotation)
         except OSError as error:
             raise self._cut_back(error) from error
         self._before_last = (self._position, self._offset)
-        self._position += len(data)
+        self._position += size
         self._offset = offset
-        return data
+        return annotation
 
     def append_verbatim(self, data: bytes, offset: int) -> None:
         """Write whole batches of another log with our replication id as they are; `offset` is the one after them.

@@ -20,8 +20,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import streams
-from riverbed.store.format.entries import bare_pairs, bare_row, bare_values
-from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk
+from riverbed.store.format.entries import bare_pairs, bare_row, bare_values, sealed_row
+from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk, word_pieces
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change, IdempotenceSettings, Row
 from riverbed.store.tables import ranges
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # More bytes than any entries can have.
 _ANY_BYTES: Final = 1 << 124
+# From this size on an entry's row and line are each joined once, of its words.
+_LONG_BYTES: Final = 1 << 20
 # Up to this many entries are read in one chunk, even if the stream ends before.
 _FEW: Final = 32
 
@@ -321,14 +323,24 @@ class Stream:
         The caller has made sure that `entry_id` is above `last_id`.  Logs `XADD key id f v ...`.
         """
         txn = self.txn
-        body = encode_words(words)
         count = len(words)
         id_wire = id_bulk(entry_id)
         array = ARRAY_HEADS[count] if count < 1024 else array_head(count)
+        log_head = self.log_heads.get(count) or self.log_head(count)
+        row_key = self.prefix + entry_id.to_bytes(16, "big")
         put = txn.put_entry  # a local name: Python would call `txn.put_entry(...)` slowly, like a method
-        put(self.prefix + entry_id.to_bytes(16, "big"), seal(self.prefix, id_wire + array + body))
+        if sum(map(len, words)) < _LONG_BYTES:
+            body = encode_words(words)
+            size = len(body)
+            put(row_key, seal(self.prefix, id_wire + array + body))
+            line = log_head + id_wire + body
+        else:
+            # LMDB keeps a copy of the row, which is gone before the line is made.
+            pieces = word_pieces(words)
+            size = sum(map(len, pieces))
+            put(row_key, sealed_row(self.prefix, [id_wire, array, *pieces]))
+            line = b"".join((log_head, id_wire, *pieces))
 
-        size = len(body)
         total = self.tail_total
         if total == 0 or total >= txn.node_max_entries or self.tail_bytes + size >= txn.node_max_bytes:
             self.open_node(entry_id)
@@ -348,7 +360,7 @@ class Stream:
         namespace = self.namespace
         if txn.log_db != namespace.number:
             txn.log_select(namespace.number)
-        txn.log.append((self.log_heads.get(count) or self.log_head(count)) + id_wire + body)
+        txn.log.append(line)
         if self.key in namespace.interest:
             txn.notify(Change.APPENDED, namespace, self.key)
         return id_wire

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -401,3 +402,21 @@ def test_empty_lines_before_between_and_behind_requests_are_passed_over() -> Non
     for chunks in ways_to_send(b"\n\r\n" + PING + b"\r\n\n" + b"ECHO a\r\n" + b"\n" + PING + b"\r\n"):
         assert read(chunks) == ([[b"PING"], [b"ECHO", b"a"], [b"PING"]], None)
     assert read([empty + PING + empty + PING]) == ([[b"PING"]] * 2, None)
+
+
+def test_a_long_word_is_copied_once_when_it_is_whole() -> None:
+    reader = RequestReader(authenticated=True)
+    size = 16 << 20
+    tracemalloc.start()
+    requests = reader.feed(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$%d\r\n" % size)
+    piece = bytes(256 << 10)
+    for _ in range(size // len(piece)):
+        requests += reader.feed(piece)
+    assert requests == []
+    tracemalloc.reset_peak()
+    requests = reader.feed(b"\r\n")
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert requests == [[b"SET", b"k", bytes(size)]]
+    assert held < 1.2 * size
+    assert peak < 2.4 * size  # the word beside the bytes that arrived

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from unittest.mock import patch
 
 import pytest
@@ -65,6 +66,28 @@ def test_what_is_written_is_the_commands_and_the_annotation_of_the_format() -> N
     text = encode_command(xadd(1))
     log.append(text, len(text), 1234)
     assert files.data(FIRST) == text + encode_annotation(text, len(text), 1234)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_long_batch_is_not_copied_and_is_cut_back_when_a_part_of_it_cannot_be_written(failing: int) -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, [xadd(1)])
+    before, end = bytes(files.data(FIRST)), log.end
+    text = encode_command(xadd(2, b"x" * (1 << 20)))
+    files.fail("write", errno.ENOSPC, after=failing)
+    with pytest.raises(LogWriteError):
+        log.append(text, len(text), 1234)
+    assert (files.data(FIRST), log.end) == (before, end)
+
+    tracemalloc.start()
+    annotation = log.append(text, len(text), 1234)
+    copied = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert files.data(FIRST) == before + text + annotation
+    assert annotation == encode_annotation(text, log.end.offset, 1234)
+    assert copied < 2.5 * len(text)  # a file in memory grows by that; with a copy it would be above three
+    assert commands_of(reopened(files)[1]) == [[xadd(1)], [xadd(2, b"x" * (1 << 20))]]
 
 
 def test_lines_in_values_that_look_like_comments_do_not_make_reading_slow() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -567,3 +568,38 @@ def test_the_first_entry_of_a_range_is_the_first_of_its_rows(store: Store) -> No
             rows = stream.rows(sid(f"{start}-0"), sid(f"{end}-0"), 1)
             assert stream.first_entry(sid(f"{start}-0"), sid(f"{end}-0")) == (rows[0][1] if rows else None)
     assert store.stream(b"empty").first_entry(MIN_ID, MAX_ID) is None
+
+
+# -- long entries ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [(1 << 20) - 8, 1 << 20, 3 << 20])
+def test_a_long_entry_is_as_a_short_one(tmp_path: Path, size: int) -> None:
+    store = Store(tmp_path / "store")
+    stream = store.stream(b"s")
+    value = random.Random(size).randbytes(size)
+    words = [b"name", value, b"n", b"1"]
+    for number in (1, 2):
+        assert stream.append_entry(sid(f"{number}-0"), words) == b"$3\r\n%d-0\r\n" % number
+    assert list(store.txn.log) == [
+        encode_command([b"SELECT", b"0"]),
+        *(encode_command([b"XADD", b"s", b"%d-0" % number, *words]) for number in (1, 2)),
+    ]
+    assert [row for _, row in stream.rows(MIN_ID, MAX_ID)] == [encode_entry(sid(f"{n}-0"), words) for n in (1, 2)]
+    store.commit()
+    store.kill()
+    store.open()
+    assert [decode_entry(row)[1] for _, row in store.stream(b"s").rows(MIN_ID, MAX_ID)] == [words, words]
+    store.kill()
+
+
+def test_a_long_entry_has_one_copy_at_a_time_beside_that_of_the_tables(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    stream = store.stream(b"s")
+    value = bytes(16 << 20)
+    tracemalloc.start()
+    stream.append_entry(sid("1-0"), [b"v", value])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    store.kill()
+    assert peak < 1.2 * len(value)
