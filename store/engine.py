@@ -258,12 +258,19 @@ class Engine:
         """Write a SELECT, not counted in offsets, into an empty file of the log; if that fails, the next batch has it.
 
         A replica may not add it to a batch, which is the primary's.  It refuses the next batch then, see `apply`.
+
+        It is durable before a batch comes behind it: a power cut that took the SELECT and left a whole batch would be
+        damage, and no torn tail.
         """
         txn = self.txn
         if txn.log_db != NO_DATABASE:
             try:
                 self.log.write_preface(encode_command([b"SELECT", b"%d" % txn.log_db]), int(self.clock.time() * 1000))
-            except LogWriteError:
+                if self.options.fsync is Fsync.ALWAYS:
+                    self._sync()
+            except LogWriteError as error:
+                if self.log.broken:
+                    self._log_failed(error)
                 if not self.txn.follows:
                     txn.log_db = NO_DATABASE
 

@@ -143,7 +143,9 @@ class Failures:
     def settle_replies(self) -> None:
         """Settle all replies so far: their commands are in the log, however the tick ends."""
         self.sliced_commands.committed()
+        offset = self._engine.log.end.offset
         for session in set(self._turns.ran):
+            session.written_offset = offset  # the end of the tick may find nothing more to commit
             session.out[:] = [wire if is_settled(wire) else Settled(wire) for wire in session.out]
             if session.long_reply is not None:
                 session.long_reply.is_settled = True

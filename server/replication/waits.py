@@ -84,10 +84,16 @@ class Waits:
         return is_local_met and self._having(target, local) >= count
 
     def _having(self, target: int, local: int | None) -> int:
-        """How many replicas have everything up to `target`; with `local`, on their disks."""
-        if local is None:
-            return sum(replica.acked_offset >= target for replica in self._replicas())
-        return sum(replica.synced_offset >= target for replica in self._replicas())
+        """How many replicas have everything up to `target`; with `local`, on their disks.
+
+        One that has connected again counts once: its connection before may be dead without our knowledge.
+        """
+        having = [
+            replica
+            for replica in self._replicas()
+            if (replica.acked_offset if local is None else replica.synced_offset) >= target
+        ]
+        return len({replica.place if replica.introduction.port else replica for replica in having})
 
     def _reply(self, target: int, local: int | None) -> Reply:
         having = self._having(target, local)

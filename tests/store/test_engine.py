@@ -350,6 +350,14 @@ def test_every_file_but_the_first_begins_with_a_preface_that_does_not_count(open
         assert store.engine.log.end.offset == end.offset
 
 
+def test_a_preface_is_durable_before_a_batch_comes_behind_it(open_store: OpenStore) -> None:
+    store = open_store(segment_bytes=200, fsync=Fsync.ALWAYS)
+    store.add(b"s", "1-0", words=(b"f", b"x" * 300), db=3)
+    store.commit()
+    assert store.engine.log.end.position > 0
+    assert store.engine.log.unsynced_bytes == 0
+
+
 def test_a_batch_of_comment_lines_alone_moves_the_offset_as_well(store: Store) -> None:
     store.fill(b"s", 1)
     store.commit()

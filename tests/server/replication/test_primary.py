@@ -1,4 +1,7 @@
-"""What a primary asks: only replicas that are a Redis, once for each offset that is waited for, again if undone."""
+"""What a primary asks: only replicas that are a Redis, once for each offset that is waited for, again if undone.
+
+And what WAIT waits for: the client's last write, wherever it was committed.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +60,44 @@ def test_only_foreign_replicas_are_asked_and_once_for_each_offset_that_was_writt
                 await ticks.settle()
             assert questions(ticks) == number * asked // 3
             assert ticks.engine.log.end.offset == end
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_wait_covers_a_write_that_was_committed_before_the_end_of_its_tick(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        writer, replica = ticks.connect(), ticks.connect()
+        await ticks.ask(replica, "REPLCONF riverbed 1", "PSYNC ? -1")
+        before = ticks.engine.log.end.offset
+        await ticks.ask(replica, f"REPLCONF ACK {before}")
+        replies = await ticks.ask(writer, "XADD s 1-1 f v", "SAVE", "WAIT 1 0")
+        assert replies == [b"$3\r\n1-1\r\n", b"+OK\r\n"]
+        await ticks.ask(replica, f"REPLCONF ACK {before}")
+        assert writer.replies() == []
+        await ticks.ask(replica, f"REPLCONF ACK {ticks.engine.log.end.offset}")
+        assert writer.replies() == [b":1\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(("ports", "count"), [((7000, 7000), 1), ((7000, 7001), 2), ((0, 0), 2)])
+def test_wait_counts_a_replica_once_that_has_connected_again(
+    tmp_path: Path, ports: tuple[int, int], count: int
+) -> None:
+    """The primary may not know yet that the connection before is dead; a replica without a port has no name."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        writer = ticks.connect()
+        links = [ticks.connect() for _ in ports]
+        await ticks.ask(writer, "XADD s 1-1 f v")
+        for link, port in zip(links, ports, strict=True):
+            await ticks.ask(link, f"REPLCONF riverbed 1 listening-port {port}", "PSYNC ? -1")
+            await ticks.ask(link, f"REPLCONF ACK {ticks.engine.log.end.offset}")
+        assert await ticks.ask(writer, "WAIT 1 0") == [b":%d\r\n" % count]
         ticks.close()
 
     in_loop(body())
