@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Iterable, Iterator
-from operator import contains
+from collections.abc import Callable, Generator, Iterable, Iterator
+from operator import contains, methodcaller
 from typing import Final
 
 # For each place the bytes that match there; a bytearray when one byte matches at each place.
@@ -39,6 +39,8 @@ _PART = re.compile(
     rb"(?P<stars>\*+)|(?P<any>\?{1,2048})|(?P<class>\[\^?)|(?P<plain>[^*?\[\\]{1,2048})|\\(?P<escaped>.)|(?P<end>\\)",
     re.DOTALL,
 )
+# A literal with at most one star.
+_LITERAL = re.compile(rb"[^*?\[\\]{0,2048}\*?[^*?\[\\]{0,2048}")
 # The members of a class: an escaped byte, a range, one byte.  In `[a-]` the bracket is the end of a range.
 _MEMBER = re.compile(rb"\\(?P<escaped>.)|(?P<low>[^\]])-(?P<high>.)|(?P<one>[^\]])", re.DOTALL)
 
@@ -59,6 +61,18 @@ class Glob:
     def matches(self, text: bytes) -> bool:
         """Whether the whole of `text` matches."""
         return _result(self.steps(text))
+
+    def test(self) -> Callable[[bytes], bool]:
+        """`matches`, or what is ten times as fast: of a literal with at most one star."""
+        if self.ignore_case or not _LITERAL.fullmatch(self.pattern) or self.pattern == b"*":
+            return self.matches
+        first, star, last = self.pattern.partition(b"*")
+        if not star:
+            return self.pattern.__eq__
+        if not last:
+            return methodcaller("startswith", first)
+        size = len(first) + len(last)
+        return lambda text: len(text) >= size and text.startswith(first) and text.endswith(last)
 
     def steps(self, text: bytes) -> Generator[None, None, bool]:
         """As `matches`; yields after each millisecond."""

@@ -57,6 +57,17 @@ def test_case_is_ignored_only_when_asked() -> None:
     assert not Glob(b"[^A]", ignore_case=True).matches(b"a")
 
 
+def test_the_test_of_a_pattern_says_what_the_pattern_matches() -> None:
+    rnd = random.Random(base_seed())
+    for _ in range(20_000):
+        glob = Glob(bytes(rnd.choices(b"aab*?[\\]", k=rnd.randrange(6))), ignore_case=not rnd.randrange(4))
+        text = bytes(rnd.choices(b"abA*", k=rnd.randrange(6)))
+        assert glob.test()(text) == glob.matches(text), (glob.pattern, text)
+    for pattern in (b"", b"a", b"a*", b"*a", b"a*a", b"*" * 2, b"x" * 3000, b"x" * 3000 + b"*"):
+        for text in (b"", b"a", b"aa", b"ab", b"ba", b"x" * 3000, b"x" * 3001, b"*"):
+            assert Glob(pattern).test()(text) == Glob(pattern).matches(text), (pattern, text)
+
+
 def test_an_escaped_byte_of_a_class_keeps_its_case() -> None:
     assert not Glob(b"[\\M]ax", ignore_case=True).matches(b"max")
     assert Glob(b"[^\\M]ax", ignore_case=True).matches(b"max")

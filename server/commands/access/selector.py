@@ -6,9 +6,8 @@ for the words of rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import Final
 
 from riverbed.server.commands.access.interface import Reason
@@ -49,11 +48,12 @@ class Denial:
 class KeyPattern:
     """Keys that may be read, written, or both."""
 
-    __slots__ = ("access", "glob")
+    __slots__ = ("access", "glob", "matches")
 
     def __init__(self, glob: Glob, access: int) -> None:
         self.glob = glob
         self.access = access
+        self.matches = glob.test()
 
     def __bytes__(self) -> bytes:
         name = {READ: b"%R~", WRITE: b"%W~", READ | WRITE: b"~"}[self.access]
@@ -140,13 +140,19 @@ class Selector:
     def _denies_keys(self, command: Command, words: list[bytes]) -> Denial | None:
         if self.all_keys:
             return None
-        for position, key, needed in _used_keys(command, words):
-            if not self.allows_key(key, needed):
-                return Denial(Reason.KEY, key, position)
+        for places, needed in _used_keys(command, words):
+            tests = [each.matches for each in self.keys if each.access & needed == needed]
+            for place in places:
+                key = words[place]
+                for matches in tests:
+                    if matches(key):
+                        break
+                else:
+                    return Denial(Reason.KEY, key, place)
         return None
 
     def allows_key(self, key: bytes, needed: int) -> bool:
-        return self.all_keys or any(each.access & needed == needed and each.glob.matches(key) for each in self.keys)
+        return self.all_keys or any(each.access & needed == needed and each.matches(key) for each in self.keys)
 
     def _denies_channels(self, command: Command, words: list[bytes]) -> Denial | None:
         if self.all_channels or command.full_name not in _CHANNELS:
@@ -185,8 +191,8 @@ class Selector:
         return b" ".join(part for part in (self.keys_text, channels, self.commands_text) if part)
 
 
-def _used_keys(command: Command, words: list[bytes]) -> Iterator[tuple[int, bytes, int]]:
-    """-> position, key, and the access that is needed, for each key of a request, one after the other.
+def _used_keys(command: Command, words: list[bytes]) -> Iterator[tuple[Sequence[int], int]]:
+    """-> the places of a request's keys in their order, by the access that they need.
 
     A request whose keys cannot be found has none: the command itself refuses it.
     """
@@ -196,10 +202,11 @@ def _used_keys(command: Command, words: list[bytes]) -> Iterator[tuple[int, byte
             places = range(*key_positions(command, words).indices(len(words)))
         except CommandError:
             return
-        for place, access in zip(places, chain(accesses, repeat(accesses[-1])), strict=False):
-            yield place, words[place], access
-    for place in further_keys(command, words):
-        yield place, words[place], WRITE
+        # The last access is that of all further keys.
+        last = len(accesses) - 1
+        for number, access in enumerate(accesses):
+            yield places[number : number + 1] if number < last else places[number:], access
+    yield further_keys(command, words), WRITE
 
 
 def commands_of(category: bytes) -> list[Command] | None:
