@@ -15,7 +15,8 @@ import pytest
 from tests.support.faults.ledger import Add, Contents, EntryID, Fate
 from tests.support.servers import ROOT
 from tests.support.simulation.checker import Final, GroupContents, judge
-from tests.support.simulation.records import Ack, Count, Delivery, Records
+from tests.support.simulation.machine import Stamp
+from tests.support.simulation.records import Ack, Count, Delivery, Records, Wait
 
 ONE, TWO, THREE = (1, 0), (2, 0), (3, 0)
 GROUP = b"g"
@@ -137,3 +138,31 @@ def test_counts_never_fall() -> None:
     assert any("in the end" in line for line in complaints(records, groups=group(ONE)))
     records.counts.append(Count(GROUP, ONE, 1, 3.0, 4.0, None))
     assert any("and 1 later" in line for line in complaints(records, groups={GROUP: GroupContents({ONE: 2}, TWO)}))
+
+
+def test_a_claim_raises_the_count() -> None:
+    records = Records()
+    deliver(records, (ONE, b"c"))
+    records.claims.append(Delivery(GROUP, b"d", ONE, 2.0, None))
+    assert any("given 2 times" in line for line in complaints(records, groups=group(ONE)))
+    assert complaints(records, groups={GROUP: GroupContents({ONE: 2}, TWO)}) == []
+
+
+def test_a_reader_that_waits_is_told_of_what_comes() -> None:
+    records = Records()
+    add = acknowledged(b"a", TWO, 1.0, 2.0)
+    records.account(b"p").adds.append(add)
+    records.told.append(add)
+    records.stamps[id(add)] = Stamp("m", "r", 100)
+    there = {b"s": Contents(((TWO, b"a"),), 1)}
+
+    def found(after: EntryID, block_s: float, offset: int, replication_id: str = "r", machine: str = "m") -> bool:
+        records.waits = [Wait(b"s", after, 0.5, block_s, Stamp(machine, replication_id, offset))]
+        return any("in vain" in line for line in complaints(records, streams=there))
+
+    assert found(ONE, 2.0, 100)
+    assert not found(TWO, 2.0, 100)  # it had read the entry
+    assert not found(ONE, 1.0, 100)  # the time was over before
+    assert not found(ONE, 2.0, 99)  # the answer came before the entry
+    assert not found(ONE, 2.0, 100, "another log")
+    assert not found(ONE, 2.0, 100, machine="a replica, which was paused")

@@ -6,7 +6,7 @@
     an entry added under WATCH stands behind the entry that its client had seen      `watches`
     no entry is given to two consumers of a group by `>`                             `deliveries`
     what was given is acknowledged or pending, and nothing else is pending           `pending`
-    delivery counts never fall                                                       `counts`
+    delivery counts never fall, and each delivery and claim raises them              `counts`
     no reader waits in vain while an entry comes                                     `waits`
 
 An outcome that no client was told may have happened or not, also later.
@@ -15,6 +15,7 @@ An outcome that no client was told may have happened or not, also later.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -99,7 +100,7 @@ def waits(records: Records) -> Iterator[str]:
     for wait in records.waits:
         for add in added.get(wait.stream, ()):
             stamp = records.stamps.get(id(add))
-            if stamp is None or wait.stamp is None or stamp.replication_id != wait.stamp.replication_id:
+            if stamp is None or wait.stamp is None or stamp.line != wait.stamp.line:
                 continue
             is_before = stamp.offset <= wait.stamp.offset and add.told_at < wait.asked_at + wait.block_s
             if is_before and (add.entry_id or (0, 0)) > wait.after:
@@ -157,7 +158,10 @@ def counts(records: Records, group: bytes, contents: GroupContents) -> Iterator[
             yield f"{group!r}: {count.entry_id} had {most[count.entry_id]} deliveries, and {count.count} later"
     for known in by_end[at:]:
         most[known.entry_id] = max(most.get(known.entry_id, 0), known.count)
+    times = Counter(one.entry_id for one in (*records.deliveries, *records.claims) if one.group == group)
     for entry_id, number in contents.pending.items():
+        if number < times[entry_id]:
+            yield f"{group!r}: {entry_id} was given {times[entry_id]} times, and has {number} deliveries in the end"
         if number < most.get(entry_id, 0):
             yield f"{group!r}: {entry_id} had {most[entry_id]} deliveries, and {number} in the end"
 

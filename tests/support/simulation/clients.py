@@ -54,6 +54,7 @@ class Worker:
         self._client: Client | None = None
         self._number = 0
         self._stamp: Stamp | None = None  # where the server's log ended when it answered last
+        self._stamps: list[Stamp | None] = []  # and when it gave each of these answers
         self._account: Account = records.account(name.encode())
 
     async def run(self) -> None:
@@ -91,7 +92,10 @@ class Worker:
         shown = " | ".join(" ".join(w.decode() if isinstance(w, bytes) else str(w) for w in c) for c in commands)
         self._history.note(self.name, f"asks {shown}")
         client.send(*commands)
-        replies = [await client.receive(patience_s) for _ in commands]
+        replies, self._stamps = [], []
+        for _ in commands:
+            replies.append(await client.receive(patience_s))
+            self._stamps.append(client.stamp)
         self._stamp = client.stamp
         self._history.note(self.name, f"told {' | '.join(map(text, replies))}")
         if any(isinstance(reply, ErrorReply) and _sends_away(reply) for reply in replies):
@@ -155,6 +159,8 @@ class Producer(Worker):
     async def _add_some(self, stream: bytes, count: int) -> None:
         adds = [self._add(stream) for _ in range(count)]
         commands: list[tuple[Word, ...]] = [("XADD", add.stream, "*", "n", add.payload) for add in adds]
+        if self._random.random() < 0.05:
+            commands.append(("SAVE",))  # a checkpoint in the midst of a tick
         waits = self.replicas and self._random.random() < 0.3
         if waits:
             commands.append(("WAIT", self.replicas, 1000))
@@ -163,6 +169,8 @@ class Producer(Worker):
             self._settle_add(add, reply)
         if waits and replies[-1] == self.replicas and self._stamp is not None:
             self._records.confirmed += [(add, self._stamp) for add in adds if add.fate is Fate.ACKNOWLEDGED]
+            if self._stamps[-2] is not None and adds[-1].fate is Fate.ACKNOWLEDGED:
+                self._records.on_confirmed(self._stamps[-2])
 
     async def _add_pair(self) -> None:
         first = self._add(PAIRS[0], pair=b"%b/%d" % (self.name.encode(), self._number))
@@ -323,16 +331,18 @@ class Consumer(Worker):
         acks = [Ack(self.group, entry_id, self._now) for entry_id in ids]
         self._records.acks += acks
         reply = await self._ask("XACK", QUEUE, self.group, *map(_id, ids))
-        for ack in acks:
-            self._settle(ack, reply)
+        if isinstance(reply, ErrorReply) or reply == len(acks):  # else some were lost with a primary, and come again
+            for ack in acks:
+                self._settle(ack, reply)
 
     async def _claim(self) -> None:
-        lost = self._records.lost_claims
-        lost[self.group] = lost.get(self.group, 0) + 1
         reply = await self._ask("XAUTOCLAIM", QUEUE, self.group, self.name, 100, "0", "COUNT", 5)
-        lost[self.group] -= 1
-        if not isinstance(reply, ErrorReply):
-            self._held += [read_id(entry_id) for entry_id, _ in reply[1]]
+        if isinstance(reply, ErrorReply):
+            return
+        for entry_id, _ in reply[1]:
+            claim = Delivery(self.group, self.name.encode(), read_id(entry_id), self._now, self._stamp)
+            self._records.claims.append(claim)
+            self._held.append(claim.entry_id)
 
     async def _count(self) -> None:
         asked_at = self._now

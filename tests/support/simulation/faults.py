@@ -35,6 +35,9 @@ class Faults:
                 machine.cut_power()
             case "power cut at work":
                 machine.cut_power_after(event.number)
+            case "power cut after a rewrite":
+                world.loop.start(self._command(machine, event))
+                world.loop.call_later(event.seconds, self._cut_power, machine, machine.starts)
             case "stop":
                 machine.send_signal(event.number)
             case "pause":
@@ -60,6 +63,10 @@ class Faults:
                 world.loop.start(self._command(machine, event))
             case _:
                 self._harm_disk(machine, event)
+
+    def _cut_power(self, machine: Machine, starts: int) -> None:
+        if machine.is_running and machine.starts == starts:
+            machine.cut_power()
 
     def _harm_disk(self, machine: Machine, event: Event) -> None:
         disk, loop = machine.disk, self._world.loop

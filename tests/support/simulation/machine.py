@@ -51,6 +51,11 @@ class Stamp:
         self.replication_id = replication_id
         self.offset = offset
 
+    @property
+    def line(self) -> tuple[str, str]:
+        """What one machine says at later offsets of one replication id was said later."""
+        return self.machine, self.replication_id
+
 
 class Machine:
     """A server has the plan's settings at every start, and what CONFIG REWRITE has written."""

@@ -15,7 +15,7 @@ from tests.support.simulation.machine import Stamp
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One entry that XREADGROUP `>` gave to a consumer."""
+    """One entry that XREADGROUP `>`, or XAUTOCLAIM, gave to a consumer."""
 
     group: bytes
     consumer: bytes
@@ -73,11 +73,12 @@ class Records:
     ledger: Ledger = field(default_factory=Ledger)
     deliveries: list[Delivery] = field(default_factory=list)
     lost_reads: dict[bytes, int] = field(default_factory=dict)  # XREADGROUPs without an answer, by group
-    lost_claims: dict[bytes, int] = field(default_factory=dict)
+    claims: list[Delivery] = field(default_factory=list)  # by XAUTOCLAIM
     acks: list[Ack] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     stamps: dict[int, Stamp | None] = field(default_factory=dict)  # by id() of what was told
     confirmed: list[tuple[Add, Stamp]] = field(default_factory=list)  # WAIT said that all replicas have it
+    on_confirmed: Callable[[Stamp], None] = lambda stamp: None  # at once, with the place that all replicas have
     told: list[Add] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
 
@@ -104,6 +105,7 @@ class Records:
         for group, _, _ in {(delivery.group, delivery.consumer, delivery.told_at) for delivery in lost}:
             self.lost_reads[group] = self.lost_reads.get(group, 0) + 1
         self.deliveries = [one for one in self.deliveries if not may_be_lost(one.stamp, one.told_at)]
+        self.claims = [one for one in self.claims if not may_be_lost(one.stamp, one.told_at)]
         self.counts = [count for count in self.counts if not may_be_lost(count.stamp, count.told_at)]
         self.told = [add for add in self.told if add.fate is Fate.ACKNOWLEDGED]
 

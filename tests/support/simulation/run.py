@@ -6,6 +6,7 @@ import asyncio
 import functools
 import shutil
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -34,6 +35,7 @@ from tests.support.simulation.tables import Environments
 
 _SHM = Path("/dev/shm")
 _REST_LOOKS = 1200
+_COMPARISONS = 5
 _KINDS: list[type[Worker]] = [Producer, Producer, Watcher, Consumer, Consumer, Watcher]
 
 
@@ -92,6 +94,7 @@ class World:
         self.network = Network(Random(f"{seed}/network"))
         self.history = History(self.scheduler)
         self.records = Records()
+        self.records.on_confirmed = self._confirmed
         self.environments = Environments(self._disk_of)
         self.loop = self.scheduler.loop("world")
         self.loop.network = self.network
@@ -161,6 +164,17 @@ class World:
                     f"{machine.name} stops at {engine.offset}, and its replica {replica.name} is at {its.end.offset}"
                 )
 
+    def _confirmed(self, stamp: Stamp) -> None:
+        """WAIT has said that all replicas have the log up to `stamp`: those that are there have it."""
+        for machine in self.machines:
+            if machine.server is None or not machine.server.engine.is_loaded or self.plan.syncs_late:
+                continue
+            log = machine.server.engine.log
+            if log.replids.replication_id == stamp.replication_id and log.end.offset < stamp.offset:
+                self.history.violation(
+                    f"WAIT: {machine.name} is at {log.end.offset}, and is said to have {stamp.offset}"
+                )
+
     def _without_paths(self, error: Exception) -> str:
         return str(error).replace(str(self.folder), "")
 
@@ -193,7 +207,7 @@ class World:
         await self._until(self.plan.seconds)
         self.history.note("world", "no more faults")
         self._heal()
-        await asyncio.sleep(2.0)
+        await self._stop_at_work()
         for worker in self.workers:
             worker.is_over = True
         await self._joined(tasks)
@@ -203,6 +217,26 @@ class World:
             task.cancel()
         if not self.is_over:
             await self._judge()
+
+    async def _stop_at_work(self) -> None:
+        """Two seconds without faults.  In every second run the primary is stopped in the midst of the work.
+
+        One of the replicas answers late, so that the stop has to wait for it.
+        """
+        if not self.plan.seed % 2:
+            await asyncio.sleep(2.0)
+            return
+        await asyncio.sleep(1.0)
+        primary = self.machine(self.sentinel.primary)
+        for machine in self.machines:
+            if machine is not primary and machine.is_serving:
+                machine.pause(0.5)
+                await asyncio.sleep(0.2)
+                break
+        if primary.is_serving:
+            self.history.note("world", f"stops {primary.name} at work")
+            primary.stop()
+        await asyncio.sleep(1.0)
 
     async def _come_to_rest(self) -> None:
         """Wait until all servers follow the primary and have what it has."""
@@ -289,7 +323,16 @@ class World:
         )  # answers are under way for so long
 
     async def _compare(self) -> None:
-        """All servers have the same data and the same groups at the same offset."""
+        """All servers have the same data and the same groups, when what clients have given up on has come as well."""
+        for _ in range(_COMPARISONS):
+            differences = [line async for line in self._differences()]
+            if not differences:
+                return
+            await asyncio.sleep(0.5)
+        for line in differences:
+            self.history.violation(line)
+
+    async def _differences(self) -> AsyncIterator[str]:
         shown = {}
         for machine in self.machines:
             client = await self._judges_client(machine.name)
@@ -302,7 +345,7 @@ class World:
         for name, found in others:
             for one, other in zip(first[1], found, strict=True):
                 if one != other:
-                    self.history.violation(f"{first[0]} and {name} differ: {one[:300]} and {other[:300]}")
+                    yield f"{first[0]} and {name} differ: {one[:300]} and {other[:300]}"
 
     async def _judges_client(self, name: str) -> Client:
         for _ in range(100):
