@@ -209,7 +209,10 @@ class Producer(Worker):
             return
         delete = Delete(add.stream, add.entry_id, asked_at=self._now)
         self._account.deletes.append(delete)
-        self._settle(delete, await self._ask("XDEL", add.stream, _id(add.entry_id)))
+        reply = await self._ask("XDEL", add.stream, _id(add.entry_id))
+        self._settle(delete, reply)
+        if reply == 0:  # a power cut has taken the entry; another may get its ID
+            delete.fate = Fate.FAILED
 
     async def _trim(self) -> None:
         add = self._own()
