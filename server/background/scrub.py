@@ -6,7 +6,8 @@ A start does not read the part of the log that its tables cover, nor does anythi
 it is too late.  A pass walks what each subject lists, in one thread, in steps of a millisecond with much longer pauses.
 So it takes a few per cent of one processor and of the disk, and clients notice nothing.
 
-A subject is a function that lists `Walk`s at the beginning of a pass; the log is one.
+A subject is a function that lists `Walk`s at the beginning of a pass; the log is one.  The tables come last, and are
+read by another process (`scrub_worker.py`): broken pages can end the process that reads them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from riverbed.server.background.scrub_worker import MODULE
+from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import DATA_NAME
 from riverbed.store.log.manifest import FileType
 from riverbed.store.log.scrub import scrub, scrubbed_parts
 
@@ -39,6 +43,10 @@ _MAX_BYTES_A_SECOND: Final = 32 << 20
 _CURE: Final = (
     "The tables have everything, so the server goes on. Run BGREWRITEAOF: it makes the log again of the tables. Then "
     "look after the disk"
+)
+_CURE_OF_TABLES: Final = (
+    "Commands that need it answer with an error. Stop the server and run `riverbed check --repair`: it makes the "
+    "tables again of the log. Then look after the disk"
 )
 _CURE_OF_BACKLOG: Final = "Only replicas that are away would need it, and take a full sync now. Look after the disk"
 
@@ -132,11 +140,15 @@ class Scrub:
         status.begin(sum(walk.size for walk in walks))
         try:
             await self._tasks.in_thread("scrubbing", self._walk, walks)
+            rows = await self._scrub_tables()
         finally:
             status.end(int(self._core.clock.time()))
         result = f"{len(status.damage)} damaged" if status.damage else "sound"
         size_mb, seconds = status.done_bytes / 1e6, self._monotonic() - begun_s
-        log.info("scrubbed %d files of the log, %.1f MB in %.1f s: %s", len(walks), size_mb, seconds, result)
+        log.info(
+            "scrubbed %d files of the log, %.1f MB, and %d rows of the tables in %.1f s: %s",
+            *(len(walks), size_mb, rows, seconds, result),
+        )
 
     def _listed(self) -> Iterator[Walk]:
         for subject in self.subjects:
@@ -152,7 +164,37 @@ class Scrub:
         if not self._status.damage:
             return
         manifest = self._engine.log.home.manifest
-        self._status.keep({file.name for file in (*manifest.files, *manifest.backlog)})
+        self._status.keep({DATA_NAME, *(file.name for file in (*manifest.files, *manifest.backlog))})
+
+    # -- in another process --------------------------------------------------------------------------------------------
+
+    async def _scrub_tables(self) -> int:
+        """Compare the tables with their checksums; -> how many rows there were."""
+        engine = self._engine
+        if not engine.is_loaded:
+            return 0
+        tables = engine.tables
+        reasons: list[str] = []
+        try:
+            async with Worker(self._tasks, MODULE, engine.directory, engine.options.map_bytes) as worker:
+                while "damaged" not in (answer := await worker.receive()):
+                    if "damage" in answer:
+                        reasons.append(str(answer["damage"]))
+                    else:
+                        self._status.rows, self._status.all_rows = int(answer["rows"]), int(answer["of"])
+        except WorkerError as error:
+            log.warning("the tables were not scrubbed: %s", error)
+            tables.env.reader_check()  # its place among LMDB's readers would keep pages from being used again
+            return 0
+        if engine.tables is tables:  # else a full sync has put others in the place of these
+            damaged = int(answer["damaged"])
+            self._status.damaged_rows = damaged
+            if damaged:
+                more = f", and {damaged - 1} more" if damaged > 1 else ""
+                self._found(DATA_NAME, f"{reasons[0]}{more}", _CURE_OF_TABLES)
+            else:
+                self._status.damage.pop(DATA_NAME, None)
+        return int(answer["rows"])
 
     # -- in a thread ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +220,8 @@ class Scrub:
             self._stopped.wait(max((now_s - begun_s) * _PAUSES_A_STEP, size / _MAX_BYTES_A_SECOND))
             begun_s = self._monotonic()
 
-    def _found(self, name: str, error: Exception, cure: str) -> None:
-        if name not in self._status.damage:
-            log.error("damage on the disk: %s. %s", error, cure)
-        self._status.damage[name] = " ".join(str(error).split())  # INFO has a line for it
+    def _found(self, name: str, what: object, cure: str) -> None:
+        text = " ".join(str(what).split())  # INFO has a line for it
+        if self._status.damage.get(name) != text:
+            log.error("damage on the disk: %s. %s", text, cure)
+        self._status.damage[name] = text

@@ -261,9 +261,10 @@ def _chores(core: Core) -> Iterator[Figure]:
     yield _gauge("snapshot_last_ok", "Whether the last snapshot succeeded.", snapshot.last_ok)
     yield _counter("snapshots", "Snapshots that were taken.", snapshot.taken)
     scrub = core.scrub
-    yield _counter("scrubs", "Comparisons of the log with its checksums that were completed.", scrub.passes)
+    yield _counter("scrubs", "Comparisons of log and tables with their checksums that were completed.", scrub.passes)
     yield _gauge("scrub_end_seconds", "When the last of them ended, in Unix time; 0 without one.", scrub.last_end_s)
-    yield _gauge("scrub_damaged_files", "Files of the log that are damaged, as a scrub has found.", len(scrub.damage))
+    yield _gauge("scrub_damaged_files", "Files that are damaged, as a scrub has found.", len(scrub.damage))
+    yield _gauge("scrub_damaged_rows", "Rows of the tables that the last scrub found damaged.", scrub.damaged_rows)
 
 
 def _replication(core: Core, replication: Replication) -> Iterator[Figure]:

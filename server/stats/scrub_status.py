@@ -10,8 +10,11 @@ class ScrubStatus:
 
     def __init__(self) -> None:
         self.in_progress = False
-        self.done_bytes = 0
+        self.done_bytes = 0  # of the log
         self.total_bytes = 0
+        self.rows = 0  # of the tables
+        self.all_rows = 0
+        self.damaged_rows = 0  # as the last pass has found
         self.passes = 0
         self.last_end_s = 0  # Unix time at which the last pass ended, 0 without one
         self.damage: dict[str, str] = {}
@@ -19,6 +22,7 @@ class ScrubStatus:
     def begin(self, total_bytes: int) -> None:
         self.in_progress = True
         self.done_bytes, self.total_bytes = 0, total_bytes
+        self.rows = self.all_rows = 0
 
     def end(self, now_s: int) -> None:
         self.in_progress = False
@@ -27,8 +31,9 @@ class ScrubStatus:
 
     @property
     def percent(self) -> float:
-        """How far the scrub under way is."""
-        return 100 * self.done_bytes / self.total_bytes if self.total_bytes else 100.0
+        """How far the scrub under way is: the first half is the log, the second the tables."""
+        log = self.done_bytes / self.total_bytes if self.total_bytes else 1.0
+        return 50 * log + (50 * self.rows / self.all_rows if self.all_rows else 0.0)
 
     def keep(self, names: Set[str]) -> None:
         """Forget the damage of files that are gone."""

@@ -142,6 +142,11 @@ def read_numbering(get: Get) -> str:
     return str(_read(get, META_NUMBERING) or "")
 
 
+def check_row(row: bytes) -> None:
+    """Raises DamagedRowError when a row of `meta`, other than the version, is not what was written."""
+    unpack_row(row)
+
+
 def _read(get: Get, name: bytes) -> Any:
     row = get(name)
     return None if row is None else unpack_row(row)

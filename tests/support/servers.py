@@ -34,6 +34,9 @@ REDIS_MISSING = (
 PATIENCE_S = 240.0
 
 
+# A process that a server starts now and then, whatever a test does.
+_SCRUB = "scrub_worker"
+
 # Below those that a kernel gives to whoever takes any, a proxy or the near end of a connection: between our look and
 # the server's own bind nobody comes by one of these.  Where to begin is chance, should tests run twice at a time.
 _PORTS = range(10_000, 32_000)
@@ -48,6 +51,13 @@ def free_port() -> int:
             listener.bind(("127.0.0.1", port))
             return port
     raise AssertionError("every port is taken")
+
+
+def _command_line(pid: str) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 class StartError(AssertionError):
@@ -181,6 +191,14 @@ class Server:
 
     def client(self, *, timeout_s: float = 60.0) -> RawClient:
         return RawClient(self.port, timeout_s=timeout_s)
+
+    def children(self, module: str = "") -> list[int]:
+        """The processes that it has started and that have not ended: those that run `module`, or all but scrubs."""
+        try:
+            pids = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        except FileNotFoundError:
+            return []
+        return [int(pid) for pid in pids if (module in (runs := _command_line(pid))) and (module or _SCRUB not in runs)]
 
     def log_tail(self, byte_count: int = 6000) -> str:
         try:

@@ -255,6 +255,7 @@ def _scrub(scrub: ScrubStatus) -> Fields:
     yield "riverbed_scrubs", scrub.passes
     yield "riverbed_scrub_last_time", scrub.last_end_s
     yield "riverbed_scrub_damaged_files", len(scrub.damage)
+    yield "riverbed_scrub_damaged_rows", scrub.damaged_rows
     yield "riverbed_scrub_last_damage", next(reversed(scrub.damage.values()), "")
 
 

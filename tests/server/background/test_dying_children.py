@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -35,20 +34,12 @@ SNAPSHOT_SERVERS = 3
 ENTRIES = 20_000
 
 
-def children(server: RiverbedServer) -> list[int]:
-    """The processes that a server has started and that have not ended."""
-    try:
-        return [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
 def first_child(server: RiverbedServer, is_over: Callable[[], bool] = lambda: False) -> int | None:
     """None if the work `is_over` before the test, on a busy machine, has seen the process that does it."""
     found: list[int] = []
 
     def was_seen_or_over() -> bool:
-        found[:] = children(server)
+        found[:] = server.children()
         return bool(found) or is_over()
 
     until(was_seen_or_over, "a process that the server has started")
@@ -71,7 +62,7 @@ def hit(pid: int | None, number: signal.Signals) -> None:
 
 
 def assert_nothing_ended_unnoticed(server: RiverbedServer) -> None:
-    until(lambda: not children(server), "the end of every process that the server has started")
+    until(lambda: not server.children(), "the end of every process that the server has started")
     stats = info(server, "stats")
     assert stats["riverbed_background_failures"] == "0", stats["riverbed_background_last_failure"]
 
@@ -146,7 +137,7 @@ def test_a_snapshot_that_is_ended_as_lmdb_begins_to_copy_ends(start_riverbed: St
                 client.send("RIVERBED", "SNAPSHOT")
                 child = first_child(server, lambda client=client: has_reply(client))
                 # `child.py` has four threads; then come the one that copies, and LMDB's own
-                until(lambda child=child: threads(child) >= 6 or not children(server), "LMDB's thread")
+                until(lambda child=child: threads(child) >= 6 or not server.children(), "LMDB's thread")
                 match how:
                     case "SIGTERM":
                         hit(child, signal.SIGTERM)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.layout import LOG_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from tests.conftest import StartRiverbed
 from tests.support.replicas import fill, info
 from tests.support.servers import RiverbedServer, free_port
@@ -106,6 +106,47 @@ def test_a_sound_log_that_is_written_and_rewritten_meanwhile_stays_sound(server:
     assert info(server, "persistence")[FIELDS[0]] == "0"
     assert "damage on the disk" not in server.log_tail()
     assert server.stop() == 0
+
+
+def test_a_flipped_bit_in_a_value_of_the_tables_is_found_and_a_repair_mends_it(server: RiverbedServer) -> None:
+    with server.client() as client:
+        client.ask("XADD", "s", "9999999999999-7", "field", "a value to be found")
+    server.stop()
+    path = server.directory / STATE_DIRECTORY / DATA_NAME
+    data = bytearray(path.read_bytes())
+    at = data.index(b"a value to be found")
+    data[at] ^= 2
+    path.write_bytes(data)
+    server.start()
+    until(lambda: info(server, "persistence")["riverbed_scrub_damaged_rows"] == "1", "the damage")
+    found = info(server, "persistence")
+    assert found["riverbed_scrub_last_damage"].startswith("table entries: entry 9999999999999-7 of stream ")
+    assert found["riverbed_scrub_damaged_files"] == "1"
+    until_scrubbed(server)
+    (line,) = (line for line in server.log_tail().splitlines() if "damage on the disk: " in line)
+    assert "Stop the server and run `riverbed check --repair`" in line
+    with server.client() as client:
+        assert client.ask("XRANGE", "s", "9999999999999-7", "+").startswith(b"-ERR")
+        assert client.ask("XRANGE", "s", "-", "+", "COUNT", 1).startswith(b"*1\r\n")
+    server.stop()
+    assert run("check", server.directory, "--repair")["sound"] is True
+    server.start()
+    until_scrubbed(server)
+    assert info(server, "persistence")["riverbed_scrub_damaged_rows"] == "0"
+    assert info(server, "persistence")["riverbed_scrub_damaged_files"] == "0"
+    with server.client() as client:
+        assert b"a value to be found" in client.ask("XRANGE", "s", "9999999999999-7", "+")
+
+
+def test_a_stop_ends_the_process_of_a_scrub(server: RiverbedServer) -> None:
+    with server.client() as client:
+        fill(client, "t", 60_000)
+        client.ask("SAVE")
+        until(lambda: info(server, "persistence")["riverbed_scrub_in_progress"] == "1", "a scrub")
+    until(lambda: server.children("scrub_worker"), "its process")
+    children = server.children("scrub_worker")
+    assert server.stop() == 0
+    until(lambda: not [child for child in children if Path(f"/proc/{child}").exists()], "the end of its process")
 
 
 def test_no_interval_is_no_scrub_until_there_is_one(start_riverbed: StartRiverbed) -> None:
