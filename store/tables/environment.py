@@ -23,7 +23,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import lmdb
 from lmdb import verify
@@ -31,7 +31,7 @@ from lmdb import verify
 from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE, open_file, require_file, require_plain
 from riverbed.store.disk.serving import hold_instead_of_registering
 from riverbed.store.errors import CorruptionError, StoreError, VersionError
-from riverbed.store.format.meta import META_VERSION, pack_version, read_version
+from riverbed.store.format.meta import META_POSITION, META_VERSION, pack_version, read_version
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
@@ -138,10 +138,7 @@ class Tables:
             self._first = self.env.begin(write=True) if commits_later else None
             is_new = self._check_version(readonly, frozen)
             self.is_new = is_new or was_made
-            may_create = not (readonly or syncs_later)
-            self.handles = {
-                name: self.env.open_db(name.encode(), txn=self._first, create=may_create) for name in TABLES
-            }
+            self.handles = self._open_tables(readonly=readonly, may_create=not (readonly or syncs_later))
             if syncs_later:
                 powercut.begin_use(path)
             elif may_be_marked:
@@ -219,6 +216,39 @@ class Tables:
                 text += ". Move it away, and the next start makes it again from the log"
             raise VersionError(text)
         return False
+
+    def _open_tables(self, *, readonly: bool, may_create: bool) -> dict[str, Any]:
+        """The handles of all tables.  Those that are missing are created before the first checkpoint, and never later.
+
+        A flipped bit in a table's name would leave the store without the rows of that table, and nothing would tell.
+        """
+        handles: dict[str, Any] = {}
+        missing = []
+        for name in TABLES:
+            try:
+                handles[name] = self.env.open_db(name.encode(), txn=self._first, create=False)
+            except lmdb.NotFoundError:
+                missing.append(name)
+                if readonly:
+                    raise
+        lost = [*missing, *(["meta"] if self.is_new else [])]
+        if lost and self._holds_rows(handles):
+            raise self._missing(lost[0])
+        for name in missing:
+            handles[name] = self.env.open_db(name.encode(), txn=self._first, create=may_create)
+        return handles
+
+    def _holds_rows(self, handles: dict[str, Any]) -> bool:
+        """Whether there was a checkpoint, or a table but `meta` has rows."""
+        with contextlib.nullcontext(self._first) if self._first else self.env.begin() as txn:
+            has_position = txn.get(META_POSITION, db=handles["meta"]) is not None
+            return has_position or any(
+                txn.stat(handle)["entries"] for name, handle in handles.items() if name != "meta"
+            )
+
+    def _missing(self, name: str) -> CorruptionError:
+        reason = f"table {name} is missing; `riverbed check --repair` makes the tables again of the log"
+        return CorruptionError(str(self.path / DATA_NAME), None, reason)
 
     def _commit_again(self) -> None:
         """Commit once more, durably, so that the last commit but one has the same content as the last one.
