@@ -128,6 +128,15 @@ def test_help_mentions_it(product: Product) -> None:
     assert "POLICY <key> <groupname> [option]" in product.run("XGROUP", "HELP")
 
 
+def test_a_copy_with_a_policy_is_executed_again_from_the_log(product: Product) -> None:
+    fill(product, 1, *LIMIT_2)
+    assert product.run("COPY", "s", "copy") == 1
+    expected = product.run("XGROUP", "POLICY", "copy", "g")
+    for accident in (product.kill, product.replay, product.restart):
+        accident()
+        assert product.run("XGROUP", "POLICY", "copy", "g") == expected
+
+
 def test_it_stays_with_the_group_through_restarts_kills_and_rebuilding(product: Product) -> None:
     fill(product, 3, *LIMIT_2, "CONSUMERTTL", 60_000)
     for accident in (product.kill, product.replay, product.restart, product.kill):
