@@ -237,9 +237,10 @@ def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
     for key in islice(cursor.iternext(values=False), _MAX_DEAD):
         if not key.startswith(prefix):
             return None
-        row = reader.get("pel", prefix + last_in_key(key))
+        pel_key = prefix + last_in_key(key)
+        row = reader.get("pel", pel_key)
         if row is not None:
-            run = Run.unpack(row)
+            run = Run.under(pel_key, row)
             consumer = consumer_key(group.stream.stream_no, group.group_no, run.consumer_no)
             if reader.get("groups", consumer) is not None:
                 return run.time_ms

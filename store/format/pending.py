@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.packing import add_checksum, without_checksum
 from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
 from riverbed.store.wire import find_id
@@ -66,6 +67,14 @@ class Run:
         if (len(row) - _HEAD) % ID_BYTES:
             raise ValueError("this is no run")
         return cls(consumer_no, time_ms, delivery_count, row[_HEAD:])
+
+    @classmethod
+    def under(cls, key: bytes, row: bytes) -> Run:
+        """As `unpack`, of a row whose key must end with the last ID of the run."""
+        run = cls.unpack(row)
+        if not key.endswith(run.packed[-ID_BYTES:]):
+            raise DamagedRowError("the key of a row")
+        return run
 
     def __len__(self) -> int:
         return len(self.packed) // ID_BYTES

@@ -104,7 +104,7 @@ class Pel:
         if cursor.set_range(self._prefix + packed_id):
             key, row = cursor.item()
             if key.startswith(self._prefix):
-                return Run.unpack(row)
+                return Run.under(key, row)
         return None
 
     def get(self, entry_id: StreamID) -> PelRow | None:
@@ -176,7 +176,7 @@ class Pel:
             for key, row in chunk:
                 if not key.startswith(self._prefix) or first_in_run(row) > last:
                     return
-                run = Run.unpack(row)
+                run = Run.under(key, row)
                 if self._lives(run.consumer_no):
                     dead = 0
                     cut = run.within(first, last)

@@ -25,7 +25,7 @@ from riverbed.store.groups.consumers import policy_words
 from riverbed.store.ids import ID_BYTES, id_text, unpack_id
 from riverbed.store.log.commands import Composer, Piece
 from riverbed.store.tables.entries import StreamEntries
-from riverbed.store.tables.groups import LiveGroup, live_groups
+from riverbed.store.tables.groups import LiveGroup, counted_groups
 from riverbed.store.tables.reader import TableReader
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class GroupsRewrite:
         self._key = key
         self._row = row
         self._prefix = stream_prefix(row.stream_no)
-        self._groups = live_groups(reader, row.stream_no)
+        self._groups = counted_groups(reader, row)
         self._missing: set[int] = set()  # the numbers of groups that have pending records without an entry
 
     @property
@@ -164,7 +164,7 @@ class GroupsRewrite:
         prefix = group_prefix(group.group_no)
         for _, last_id in self._reader.rows("pel_by_time", release_prefix(group.group_no)):
             if cursor.set_key(prefix + last_id):
-                run = Run.unpack(cursor.value())
+                run = Run.under(*cursor.item())
                 yield run.delivery_count, run.packed
 
     def _nack(self, group: LiveGroup, count: int, packed: bytes) -> None:

@@ -56,11 +56,15 @@ def pieces(tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = T
         if not size:
             continue
         out.command(b"SELECT", b"%d" % number)
+        count = 0
         for packed, key in reader.rows("names", streams.encode_keyspace_no(keyspace_no)):
+            count += 1
             row = reader.get("keys", streams.key_key(keyspace_no, key))
             if row is None:
                 raise _contradiction(reader, f"stream {streams.decode_name_key(packed)[1]} has a name and no row")
             yield from _StreamRewrite(reader, out, key, streams.StreamRow.unpack(row)).pieces()
+        if count != size:
+            raise _contradiction(reader, f"database {number} counts {size} keys, and there are {count}")
     if out.size:
         yield out.take()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from riverbed.store.errors import CorruptionError
 from riverbed.store.format.groups import (
     GROUP_KEY_BYTES,
     ConsumerRow,
@@ -17,7 +18,7 @@ from riverbed.store.format.groups import (
     group_key,
 )
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix
-from riverbed.store.format.streams import stream_prefix
+from riverbed.store.format.streams import StreamRow, stream_prefix
 
 if TYPE_CHECKING:
     import lmdb
@@ -33,12 +34,19 @@ class LiveGroup(NamedTuple):
     consumers: dict[int, ConsumerRow]
 
     def runs(self, reader: TableReader, first: bytes = b"") -> Iterator[Run]:
-        """The runs of pending entries in ID order, from the run on that may hold the packed ID `first`."""
+        """The runs of pending entries in ID order, from the run on that may hold the packed ID `first`.
+
+        Raises CorruptionError at the end of all runs when they are not as many as the group's row counts.
+        """
         prefix = group_prefix(self.group_no)
-        for _, row in reader.rows("pel", prefix, prefix + first):
-            run = Run.unpack(row)
+        count = 0
+        for key, row in reader.rows("pel", prefix, prefix + first):
+            run = Run.under(key, row)
             if run.consumer_no == UNOWNED or run.consumer_no in self.consumers:
+                count += len(run)
                 yield run
+        if not first and count != self.row.pel_count:
+            raise _miscounted(reader, f"group {self.group_no}", count, self.row.pel_count, "pending entries")
 
 
 def live_groups(reader: TableReader, stream_no: int) -> list[LiveGroup]:
@@ -51,6 +59,23 @@ def live_groups(reader: TableReader, stream_no: int) -> list[LiveGroup]:
         elif group_no in groups:
             groups[group_no].consumers[decode_consumer_no(packed)] = ConsumerRow.unpack(row)
     return sorted(groups.values(), key=lambda group: group.row.name)
+
+
+def counted_groups(reader: TableReader, row: StreamRow) -> list[LiveGroup]:
+    """As `live_groups`.  Raises CorruptionError when groups or consumers are not as many as the rows count."""
+    groups = live_groups(reader, row.stream_no)
+    if len(groups) != row.group_count:
+        raise _miscounted(reader, f"stream {row.stream_no}", len(groups), row.group_count, "groups")
+    for group in groups:
+        if len(group.consumers) != group.row.consumer_count:
+            named = f"group {group.group_no}"
+            raise _miscounted(reader, named, len(group.consumers), group.row.consumer_count, "consumers")
+    return groups
+
+
+def _miscounted(reader: TableReader, owner: str, found: int, counted: int, what: str) -> CorruptionError:
+    reason = f"{owner} counts {counted} {what}, and there are {found}; `riverbed check` shows more"
+    return CorruptionError(str(reader.path), None, reason)
 
 
 def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) -> Iterator[tuple[int, GroupRow]]:

@@ -84,7 +84,7 @@ _CHECKS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
     "idmp": _check_idempotence,
     "idmp_ids": _by_row(idempotence.IidRow.unpack),
     "groups": _check_group_or_consumer,
-    "pel": _by_row(pending.Run.unpack),
+    "pel": pending.Run.under,
     "trash": _by_row(dead_rows.unpack_note),
     "meta": _check_meta,
 }

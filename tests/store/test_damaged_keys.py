@@ -1,0 +1,91 @@
+"""A flipped bit in the key of a row, which no checksum covers, is noticed by what the rows say of each other."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from riverbed.store.errors import CorruptionError, DamagedRowError
+from riverbed.store.format.groups import CONSUMER_KEY_BYTES
+from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
+from riverbed.store.rewrite.log_from_tables import rebuild_log
+from riverbed.store.rewrite.state import pieces
+from riverbed.store.tables.environment import TABLES, Tables
+from tests.support.store.stores import Store
+
+MAP_BYTES = 1 << 30
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    store = Store(tmp_path / "store")
+    for number in range(1, 21):
+        store.run("XADD", "s", f"{number}-1", "f", "v")
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    for consumer in ("Alice", "Bob"):
+        store.run("XREADGROUP", "GROUP", "g", consumer, "COUNT", "5", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.engine.close()
+    return tmp_path / "store"
+
+
+def flip_key(directory: Path, table: str, *, key_bytes: int | None = None, at: int = -1) -> None:
+    """Flip a bit of the first key, of those that have `key_bytes`, at the byte `at`."""
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin(write=True) as txn:
+        db = env.open_db(table.encode(), txn=txn, create=False)
+        key, row = next(item for item in txn.cursor(db) if key_bytes in (None, len(item[0])))
+        changed = bytearray(key)
+        changed[at] ^= 4
+        txn.delete(key, db=db)
+        txn.put(bytes(changed), row, db=db)
+    env.close()
+
+
+def rewritten(directory: Path) -> int:
+    """What a rewrite of the log makes of the tables; -> its size."""
+    tables = Tables(directory, MAP_BYTES, readonly=True)
+    try:
+        with tables.env.begin() as txn:
+            return sum(len(piece.data) for piece in pieces(tables, txn))
+    finally:
+        tables.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "key_bytes", "at"),
+    [
+        ("groups", CONSUMER_KEY_BYTES, -1),
+        ("groups", CONSUMER_KEY_BYTES, 9),
+        ("groups", 16, 0),
+        ("pel", None, -1),
+        ("pel", None, 3),
+        ("entries", None, 2),
+        ("entries", None, -1),
+        ("keys", None, -1),
+        ("names", None, 1),
+    ],
+)
+def test_a_rewrite_makes_no_log_of_tables_with_a_damaged_key(
+    directory: Path, table: str, key_bytes: int | None, at: int
+) -> None:
+    assert rewritten(directory) > 500
+    flip_key(directory, table, key_bytes=key_bytes, at=at)
+    with pytest.raises(CorruptionError):
+        rewritten(directory)
+    shutil.rmtree(directory / LOG_DIRECTORY)
+    with pytest.raises(CorruptionError):
+        rebuild_log(directory, now_ms=1_700_000_000_000, map_bytes=MAP_BYTES)
+
+
+def test_pending_entries_under_a_damaged_key_are_an_error(directory: Path) -> None:
+    flip_key(directory, "pel")
+    store = Store(directory)
+    group = store.groups().get(b"g")
+    assert group is not None
+    with pytest.raises(DamagedRowError):
+        list(group.pending())
+    store.kill()
