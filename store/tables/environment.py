@@ -232,7 +232,7 @@ class Tables:
                 if readonly:
                     raise
         lost = [*missing, *(["meta"] if self.is_new else [])]
-        if lost and self._holds_rows(handles):
+        if not readonly and lost and self._holds_rows(handles):
             raise self._missing(lost[0])
         for name in missing:
             handles[name] = self.env.open_db(name.encode(), txn=self._first, create=may_create)
@@ -247,7 +247,7 @@ class Tables:
             )
 
     def _missing(self, name: str) -> CorruptionError:
-        reason = f"table {name} is missing; `riverbed check --repair` makes the tables again of the log"
+        reason = f"table {name} is missing, or empty; `riverbed check --repair` makes the tables again of the log"
         return CorruptionError(str(self.path / DATA_NAME), None, reason)
 
     def _commit_again(self) -> None:
