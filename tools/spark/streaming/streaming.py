@@ -168,10 +168,13 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise DataLossError(why)
 
     def _last_of(self, stream: StreamHere) -> StreamID:
-        """The ID up to which a stream may be read: its end, or its end when Trigger.AvailableNow began."""
-        if self._target is None:
-            return stream.row.last_id
-        return min(stream.row.last_id, self._target.of((stream.db, stream.key)).last_id)
+        """The ID up to which a stream may be read: the end that the options name, or that of the stream.
+
+        With Trigger.AvailableNow it is the stream's end when the query began.  What comes behind `endingId` is not
+        passed over: a query that goes on from the checkpoint with another end reads it.
+        """
+        last = min(stream.row.last_id, stream.range.last)
+        return last if self._target is None else min(last, self._target.of((stream.db, stream.key)).last_id)
 
     # -- a batch -------------------------------------------------------------------------------------------------------
 

@@ -23,11 +23,12 @@ def server(tmp_path: Path) -> Iterator[RiverbedServer]:
         yield server
 
 
-def run(spark: SparkSession, source: Path, work: Path, rows_a_batch: int) -> list[int]:
+def run(spark: SparkSession, source: Path, work: Path, rows_a_batch: int, **options: str) -> list[int]:
     """Read all there is into a Parquet sink; -> the rows of each batch."""
     query = (
         spark.readStream.format("riverbed")
         .option("maxRowsPerTrigger", rows_a_batch)
+        .options(**options)
         .schema("_key string, _id string, n int")
         .load(str(source))
         .writeStream.format("parquet")
@@ -55,6 +56,22 @@ def test_a_restarted_query_reads_each_entry_once(spark: SparkSession, server: Ri
     assert second == [200]
     rows = spark.read.parquet(str(tmp_path / "sink")).collect()
     assert sorted(row.n for row in rows) == list(range(700))
+
+
+def test_a_query_that_ends_with_an_id_goes_on_from_there_with_another(
+    spark: SparkSession, server: RiverbedServer, tmp_path: Path
+) -> None:
+    client = redis.Redis(port=server.port)
+    for number in range(1, 301):
+        client.xadd(f"stream {number % 3}", {"n": number}, id=f"{number}-0")
+    client.save()
+    assert sum(run(spark, server.directory, tmp_path, 80, endingId="100-0")) == 100
+    assert sum(run(spark, server.directory, tmp_path, 80, endingId="100-0")) == 0
+    assert sum(run(spark, server.directory, tmp_path, 80, endingId="50-0")) == 0
+    assert sum(run(spark, server.directory, tmp_path, 1000, endingId="250-5")) == 150
+    assert sum(run(spark, server.directory, tmp_path, 1000)) == 50
+    rows = spark.read.parquet(str(tmp_path / "sink")).collect()
+    assert sorted(row.n for row in rows) == list(range(1, 301))
 
 
 @pytest.mark.parametrize("rows_a_batch", [None, 500])
