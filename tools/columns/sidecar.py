@@ -45,6 +45,10 @@ _FILE: Final = re.compile(r"streams/[0-9]{1,20}\.parquet", re.ASCII)
 _GUARD: Final = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
 
+# Files that this process has compared with their checksums, as they were then; a query need not read all of them again.
+_verified_files: Final[set[tuple[Any, ...]]] = set()
+
+
 class ColumnsError(StoreError):
     """A snapshot has no columns, or they must not be read: one line that says why."""
 
@@ -194,5 +198,12 @@ def _verified(folder: Path, file: dict[str, Any]) -> Path:
     if _FILE.fullmatch(file["name"]) is None:
         raise ValueError(f"{file['name']!r} is no name of a file of columns")
     path: Path = folder / file["name"]
-    verify_file(path, FileDigest(int(file["bytes"]), int(file["crc32c"], 16)))
+    digest = FileDigest(int(file["bytes"]), int(file["crc32c"], 16))
+    about = path.stat()
+    seen = (path, digest, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    if seen not in _verified_files:
+        verify_file(path, digest)
+        if len(_verified_files) >= _MOST_STREAMS:
+            _verified_files.clear()
+        _verified_files.add(seen)
     return path

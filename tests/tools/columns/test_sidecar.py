@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from click.testing import CliRunner
 from crc32c import crc32c
 
 from riverbed.store.ids import id_text
-from riverbed.store.snapshot.reader import Snapshot, open_snapshot
+from riverbed.store.snapshot.reader import FileDigest, Snapshot, open_snapshot, verify_file
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.cli import main
@@ -144,6 +145,25 @@ def test_what_is_not_whole_is_refused_and_can_be_made_again(snapshot: Snapshot, 
         stream_columns(snapshot, 0, KEY)
     write_columns(snapshot)
     assert stream_columns(snapshot, 0, KEY).entries == 70_000
+
+
+def test_a_file_is_compared_with_its_checksum_once_until_it_changes(
+    snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_columns(snapshot)
+    compared: list[Path] = []
+
+    def watched(path: Path, digest: FileDigest) -> None:
+        compared.append(path)
+        verify_file(path, digest)
+
+    monkeypatch.setattr("riverbed.tools.columns.sidecar.verify_file", watched)
+    for _ in range(3):
+        (file,) = stream_columns(snapshot, 0, KEY).files
+    assert compared == [file]
+    os.utime(file)
+    stream_columns(snapshot, 0, KEY)
+    assert compared == [file, file]
 
 
 def test_a_writer_that_fails_leaves_nothing(snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch) -> None:
