@@ -33,7 +33,8 @@ class ScrubStatus:
     def percent(self) -> float:
         """How far the scrub under way is: the first half is the log, the second the tables."""
         log = self.done_bytes / self.total_bytes if self.total_bytes else 1.0
-        return 50 * log + (50 * self.rows / self.all_rows if self.all_rows else 0.0)
+        tables = self.rows / self.all_rows if self.all_rows else 0.0
+        return 50 * min(log, 1.0) + 50 * min(tables, 1.0)  # both may grow meanwhile
 
     def keep(self, names: Set[str]) -> None:
         """Forget the damage of files that are gone."""
