@@ -207,11 +207,13 @@ class Machine:
         self._look()
         if server is not None and server.context.stats.background.failures:
             self._history.violation(f"{self.name}: a defect: {server.context.stats.background.last_failure}")
+        # Before the files are copied: closing LMDB's lock file takes the locks of this process away, and a child that
+        # opened the tables then would take itself for the only one, and begin their mutexes again.
+        self.children.kill_all()
         self.disk = self._next_disk(power_cut=power_cut)
         self.waits_until_s = None
         disk.is_gone = True
         loop.die()
-        self.children.kill_all()
         self._network.process_ended(self.name, is_silent=power_cut)
         self._task = self.loop = self.server = None
         # not now: the server may be in the middle of it
