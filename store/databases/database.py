@@ -92,6 +92,8 @@ class Database(Namespace):
         The cursor is the number of the last stream seen.  A key that exists during the whole scan, as the same stream,
         is reported exactly once, whatever other keys change.  A key that RENAME overwrites during the scan takes the
         other stream's place in the order, and may be missed.
+
+        Raises DamagedRowError for a name that is of no stream, or of another one.
         """
         keys: list[bytes] = []
         names = self.txn.cursor("names")
@@ -104,10 +106,19 @@ class Database(Namespace):
             if keyspace_no != self.keyspace_no:
                 return 0, keys
             seen = stream_no
-            if self.stream(key, now_ms) is not None:
+            stream = self.stream(key, now_ms)
+            if stream is not None and stream.stream_no == stream_no:
                 keys.append(key)
+            elif stream is not None or self._names_nothing(packed, key):
+                raise DamagedRowError(f"the name of stream {stream_no}", stream_no)
         complete = len(rows) <= count or streams.decode_name_key(rows[count][0])[0] != self.keyspace_no
         return (0 if complete else seen), keys
+
+    def _names_nothing(self, packed: bytes, key: bytes) -> bool:
+        """Whether a name, unlike that of a stream that has just expired, is there and has no stream."""
+        lmdb, handles = self.txn.lmdb, self.txn.handles
+        is_there = lmdb.get(packed, db=handles["names"]) is not None
+        return is_there and lmdb.get(streams.key_key(self.keyspace_no, key), db=handles["keys"]) is None
 
     def keys(self, now_ms: int) -> Iterator[bytes]:
         """All keys that have not expired, in the order of their creation."""

@@ -89,3 +89,35 @@ def test_pending_entries_under_a_damaged_key_are_an_error(directory: Path) -> No
     with pytest.raises(DamagedRowError):
         list(group.pending())
     store.kill()
+
+
+@pytest.mark.parametrize("name", [b"t", b"other"])
+def test_a_damaged_name_is_an_error_and_no_missing_key(directory: Path, name: bytes) -> None:
+    store = Store(directory)
+    store.run("XADD", "other", "1-1", "f", "v")
+    store.checkpoint()
+    assert list(store.txn.databases[0].keys(0)) == [b"s", b"other"]
+    store.engine.close()
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin(write=True) as txn:
+        names = env.open_db(b"names", txn=txn, create=False)
+        key, row = next(iter(txn.cursor(names)))
+        assert row == b"s"
+        txn.put(key, name, db=names)
+    env.close()
+    store.open()
+    with pytest.raises(DamagedRowError, match="the name of stream 1"):
+        list(store.txn.databases[0].keys(0))
+    store.kill()
+
+
+def test_names_of_streams_that_expire_during_a_scan_are_left_out(directory: Path) -> None:
+    store = Store(directory)
+    for name in ("gone", "stays", "long" * 200):
+        store.run("XADD", name, "1-1", "f", "v")
+    store.run("PEXPIREAT", "gone", "4102444800000")
+    store.run("PEXPIREAT", "long" * 200, "4102444800000")
+    assert list(store.txn.databases[0].keys(0)) == [b"s", b"gone", b"stays", b"long" * 200]
+    store.checkpoint()
+    assert list(store.txn.databases[0].keys(4102444800001)) == [b"s", b"stays"]
+    store.kill()
