@@ -140,7 +140,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: g
 
 
 def _decode_run(packed: bytes, row: bytes) -> pending.Run:
-    run = pending.Run.unpack(row)
+    run = pending.Run.unpack(packed, row)
     ids = run.ids()
     if not ids or len(run.packed) % ID_BYTES:
         raise ValueError(f"{len(run.packed)} bytes of IDs")

@@ -43,6 +43,7 @@ MAX_ANNOTATION_BYTES: Final = 19 + 25 + 25 + 23 + 2
 _HASH: Final = ord("#")
 # The longest length line: nothing in a file is so large that it needs a longer number.
 _MAX_HEADER: Final = 1 + 18 + 2
+UNCLOSED_WORD: Final = "a bulk string is not closed by a line end where its length says"
 
 _ANNOTATION = re.compile(rb"#CK:crc32c=([0-9a-f]{8})(;len=(\d{1,20});off=(\d{1,20});t=(\d{1,20})\r\n)")
 _TIMESTAMP = re.compile(rb"#TS:(\d{1,12})\r?\n")
@@ -160,7 +161,7 @@ def parse_words(data: bytes, position: int, count: int, words: list[bytes]) -> i
         if at + 2 > size:
             raise ShortFrame(at + 2, word_at, line_end=at)
         if data[at : at + 2] != b"\r\n":
-            raise FrameError("a bulk string is not closed by a line end where its length says")
+            raise FrameError(UNCLOSED_WORD)
         words.append(data[start:at])
         at += 2
     return at

@@ -41,14 +41,15 @@ def unpack_row(row: bytes) -> Any:
     return msgpack.unpackb(row, strict_map_key=False)
 
 
-def add_checksum(row: bytes) -> bytes:
-    """A row of fixed sizes with its checksum behind it."""
-    return row + crc32c(row).to_bytes(CHECKSUM_BYTES, "big")
+def add_checksum(row: bytes, prefix: bytes = b"") -> bytes:
+    """A row of fixed sizes with its checksum behind it, which is one over `prefix`, a part of its key, as well."""
+    return row + crc32c(row, crc32c(prefix)).to_bytes(CHECKSUM_BYTES, "big")
 
 
-def without_checksum(row: bytes) -> bytes:
-    """Undo `add_checksum`.  Raises DamagedRowError."""
-    bare = row[:-CHECKSUM_BYTES]
-    if crc32c(bare).to_bytes(CHECKSUM_BYTES, "big") != row[-CHECKSUM_BYTES:]:
-        raise DamagedRowError("a row")
-    return bare
+def without_checksum(row: bytes, prefix: bytes = b"") -> bytes:
+    """Undo `add_checksum`; rows of format version 3 have checksums without a prefix.  Raises DamagedRowError."""
+    bare, checksum = row[:-CHECKSUM_BYTES], row[-CHECKSUM_BYTES:]
+    for before in (prefix, b""):
+        if crc32c(bare, crc32c(before)).to_bytes(CHECKSUM_BYTES, "big") == checksum:
+            return bare
+    raise DamagedRowError("a row")

@@ -55,14 +55,15 @@ class Run:
         self.delivery_count = delivery_count
         self.packed = packed
 
-    def pack(self) -> bytes:
-        return add_checksum(_RUN.pack(self.consumer_no, self.time_ms, self.delivery_count) + self.packed)
+    def pack(self, prefix: bytes) -> bytes:
+        """`prefix` is that of the group: a flipped bit of it in the key makes this no run of another group."""
+        return add_checksum(_RUN.pack(self.consumer_no, self.time_ms, self.delivery_count) + self.packed, prefix)
 
     @classmethod
-    def unpack(cls, row: bytes) -> Run:
+    def unpack(cls, key: bytes, row: bytes) -> Run:
         """Raises one of DECODE_ERRORS."""
         if (len(row) - _HEAD) % ID_BYTES:  # as in format version 2 without
-            row = without_checksum(row)
+            row = without_checksum(row, key[: _PREFIX.size])
         consumer_no, time_ms, delivery_count = _RUN.unpack_from(row)
         if (len(row) - _HEAD) % ID_BYTES:
             raise ValueError("this is no run")
@@ -71,7 +72,7 @@ class Run:
     @classmethod
     def under(cls, key: bytes, row: bytes) -> Run:
         """As `unpack`, of a row whose key must end with the last ID of the run."""
-        run = cls.unpack(row)
+        run = cls.unpack(key, row)
         if not key.endswith(run.packed[-ID_BYTES:]):
             raise DamagedRowError("the key of a row")
         return run
@@ -86,6 +87,11 @@ class Run:
     @property
     def last(self) -> bytes:
         return self.packed[-ID_BYTES:]
+
+    @property
+    def delivery(self) -> tuple[int, int, int]:
+        """Owner, delivery time, delivery count."""
+        return self.consumer_no, self.time_ms, self.delivery_count
 
     def is_like(self, other: Run) -> bool:
         """Whether the two have one owner, time and count."""
@@ -122,11 +128,6 @@ class Run:
     def find(self, packed_id: bytes) -> int:
         """Where in `packed` an ID begins, -1 when the run does not have it."""
         return find_id(self.packed, packed_id)
-
-
-def first_in_run(row: bytes) -> bytes:
-    """The first packed ID of a run, without decoding the rest."""
-    return row[_HEAD : _HEAD + ID_BYTES]
 
 
 def last_in_run(row: bytes) -> bytes:

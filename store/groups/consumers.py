@@ -44,6 +44,9 @@ UNKNOWN: Final = -1  # how the log writes an entries_read that is not known
 # DELCONSUMER deletes up to this many pending entries at once; it leaves more to the purge.
 _INLINE_DELETES: Final = 256
 _FEW_CONSUMERS: Final = 100
+# What a consumer takes in memory, and how often its name is in it.
+_CONSUMER_BYTES: Final = 440
+_NAME_COPIES: Final = 2
 
 _POSITION: Final = b"*7\r\n%b$%d\r\n%b\r\n$11\r\nENTRIESREAD\r\n$%d\r\n%b\r\n"
 
@@ -100,6 +103,8 @@ class Members:
         self.look_ms = 0  # the group's time in table `consumer_ttls`, if its policy has a CONSUMERTTL
         self._is_dirty = False
         self._recent_deliveries = recent_deliveries
+        self.consumer_bytes = 0  # about what the consumers in memory take
+        self.used_at = 0  # the turn of the last use of them
         self._next_consumer_no = 1
         self._next_release_no = 1
         self._consumers: dict[bytes, Consumer] | None = None
@@ -185,8 +190,15 @@ class Members:
     def _add(self, consumers: dict[bytes, Consumer], consumer: Consumer) -> None:
         consumers[consumer.name] = self._by_no[consumer.consumer_no] = consumer
         self._names[consumer.consumer_no] = bulk(consumer.name)
+        self._count_memory(consumer, 1)
+
+    def _count_memory(self, consumer: Consumer, sign: int) -> None:
+        size = sign * (_CONSUMER_BYTES + _NAME_COPIES * len(consumer.name))
+        self.consumer_bytes += size
+        self.stream.txn.consumer_bytes += size
 
     def _know_consumers(self) -> None:
+        self.used_at = self.stream.txn.turn
         if self._consumers is None:
             self._load_consumers()
 
@@ -232,6 +244,7 @@ class Members:
     @property
     def consumers(self) -> dict[bytes, Consumer]:
         """The consumers by name, in no order."""
+        self.used_at = self.stream.txn.turn
         return self._load_consumers() if self._consumers is None else self._consumers
 
     def sorted_consumers(self) -> list[Consumer]:
@@ -328,6 +341,7 @@ class Members:
         del self.consumers[consumer.name]
         del self._by_no[consumer.consumer_no]
         del self._names[consumer.consumer_no]
+        self._count_memory(consumer, -1)
         self.pel.forget_recent()
         self._dirty_consumers.discard(consumer)
         if self._unlogged is consumer:

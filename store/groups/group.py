@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from riverbed.store.format.pending import UNOWNED, PelRow, Run
+from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix
 from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
 from riverbed.store.format.streams import packed_ids_of
 from riverbed.store.groups.consumers import Consumer, Members
@@ -173,7 +173,9 @@ class Group(Members):
         position: StreamID | None = start if self.pel_count else None
         while count < most and cost < _SHOW_COST and position is not None:
             rows, position = self.pel.rows(position, end, consumer_no, self._owner_nos, size)
-            wire, found = show_pending(rows, pack_id(start), pack_id(end), names, now_ms, until_ms, most - count)
+            wire, found = show_pending(
+                group_prefix(self.group_no), rows, pack_id(start), pack_id(end), names, now_ms, until_ms, most - count
+            )
             parts.append(wire)
             count += found
             cost += found + 2 * len(rows) + 1
@@ -181,7 +183,7 @@ class Group(Members):
         return Shown(parts, count, position if count < most else None)
 
     def edges(self) -> tuple[StreamID, StreamID] | None:
-        """The lowest and the highest pending ID; None when no entry is pending."""
+        """The lowest and the highest pending ID; None when no entry is pending.  Raises DamagedRowError."""
         if not self.pel_count:
             return None
         first = next(self.pel.runs(MIN_ID, MAX_ID, self._owner_nos())).first

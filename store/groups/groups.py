@@ -6,7 +6,7 @@ A group's consumers and position are in `consumers.py`, its pending entries in `
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from riverbed.store.format.groups import GroupRow, group_key
 from riverbed.store.groups.consumers import UNKNOWN, Consumer
@@ -51,11 +51,25 @@ class Groups:
 
         A group with many consumers stays: to read them again takes longer than all else about it.
         """
-        for name, group in list(self._by_name.items()):
+        for group in list(self._by_name.values()):
             if group.has_few_consumers:
-                del self._by_name[name]
-                self._unread[name] = group.group_no
-                group.pel.release()
+                self.let_go_of(group)
+
+    def let_go_of(self, group: Group) -> None:
+        """Keep the number alone of a group whose rows are written."""
+        del self._by_name[group.name]
+        self._unread[group.name] = group.group_no
+        group.pel.release()
+
+    def release(self) -> int:
+        """Let go of all groups, whose rows are written, for good; -> about what their consumers took."""
+        for group in self._by_name.values():
+            group.pel.release()
+        return sum(group.consumer_bytes for group in self._by_name.values())
+
+    def in_memory(self) -> Iterable[Group]:
+        """The groups that were read."""
+        return self._by_name.values()
 
     def _all(self) -> dict[bytes, Group]:
         """All groups by name; takes a kilobyte of memory for each."""

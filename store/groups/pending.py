@@ -35,18 +35,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import (
     UNOWNED,
     PelRow,
     Run,
-    first_in_run,
     group_prefix,
     last_in_key,
     last_in_run,
     owner_of_run,
     owner_prefix,
 )
-from riverbed.store.groups.run_rows import pieces, replace_runs
+from riverbed.store.groups.run_rows import cut_out, pieces, replace_alone, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 
@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 _CHUNK: Final = 16
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
+# A run of which one ID in so many changes, or fewer, is not taken apart.
+_CUTS: Final = 4
 
 
 class Pel:
@@ -101,11 +103,15 @@ class Pel:
         return self._run_in(self._rows("pel"), packed_id)
 
     def _run_in(self, cursor: lmdb.Cursor[bytes], packed_id: bytes) -> Run | None:
+        run: Run | None = None
         if cursor.set_range(self._prefix + packed_id):
             key, row = cursor.item()
-            if key.startswith(self._prefix):
-                return Run.under(key, row)
-        return None
+            run = Run.under(key, row)
+            if not key.startswith(self._prefix):
+                run = None
+        if run is None or run.first > packed_id:
+            _require_place(cursor, self._prefix + packed_id)
+        return run
 
     def get(self, entry_id: StreamID) -> PelRow | None:
         """One pending entry; None when it is not pending, or dead."""
@@ -120,13 +126,18 @@ class Pel:
             return young.changed[packed]
         if young.batches and not young.is_above([packed]):
             self.write_young()
+        run = self._run_of(packed)
+        return None if run is None else run.delivery
+
+    def _run_of(self, packed: bytes) -> Run | None:
+        """The living run of the tables that has this ID."""
         run = self._recent
         if run is None or run.find(packed) < 0:
             run = self._run_in(self._txn.cursor("pel"), packed)
             if run is None or run.find(packed) < 0 or not self._lives(run.consumer_no):
                 return None
             self._recent = run
-        return run.consumer_no, run.time_ms, run.delivery_count
+        return run
 
     def forget_recent(self) -> None:
         """Forget the run that `standing` found last: a consumer was deleted, and its runs are dead."""
@@ -170,13 +181,15 @@ class Pel:
         low = self._prefix + first
         dead = 0
         size = 2  # most queries are for a few entries
+        if (cursor := self._rows("pel")).set_range(low):
+            _require_place(cursor, low)
         while (cursor := self._rows("pel")).set_range(low):
             # other code may move the cursor before the caller asks this generator for the next run
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
-                if not key.startswith(self._prefix) or first_in_run(row) > last:
-                    return
                 run = Run.under(key, row)
+                if not key.startswith(self._prefix) or run.first > last:
+                    return
                 if self._lives(run.consumer_no):
                     dead = 0
                     cut = run.within(first, last)
@@ -203,7 +216,7 @@ class Pel:
         """
         last = pack_id(end)
         if consumer_no is not None:
-            found = [run.pack() for run in islice(self.owned(consumer_no, start, end), size)]
+            found = [run.pack(self._prefix) for run in islice(self.owned(consumer_no, start, end), size)]
             is_last = len(found) < size
         else:
             found, is_last = self._read(self._prefix + pack_id(start), size)
@@ -228,11 +241,18 @@ class Pel:
         cursor = self._rows("pel")
         if not cursor.set_range(low):
             return [], True
+        _require_place(cursor, low)
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
             return found, False
         cursor.set_range(low)  # behind them are other groups' rows, or none
-        return [row for key, row in islice(cursor.iternext(), size) if key.startswith(self._prefix)], True
+        found = []
+        for key, row in islice(cursor.iternext(), size):
+            if not key.startswith(self._prefix):
+                Run.under(key, row)  # with a damaged key it would be one of these
+                break
+            found.append(row)
+        return found, True
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
         """The last ID of the first run that ends behind `after` and has a living owner or no owner."""
@@ -247,7 +267,13 @@ class Pel:
     def last_id(self, owners: Iterable[int]) -> StreamID | None:
         """The highest pending ID."""
         cursor = self._rows("pel")
-        found = cursor.prev() if cursor.set_range(group_prefix(self._group_no + 1)) else cursor.last()
+        past = group_prefix(self._group_no + 1)
+        if cursor.set_range(past):
+            _require_place(cursor, past)
+            Run.under(*cursor.item())
+            found = cursor.prev()
+        else:
+            found = cursor.last()
         for _ in range(_MAX_DEAD):
             if not found or not cursor.key().startswith(self._prefix):
                 return None
@@ -343,8 +369,7 @@ class Pel:
         owner_no = young.take_one(packed)
         if owner_no is None and (standing := self.standing(packed)) is not None:
             owner_no = standing[0]
-            if not young.change(packed, None):
-                self.write_part()
+            self._change(packed, None)
         return owner_no
 
     def move_one(self, packed: bytes, delivery: Delivery) -> None:
@@ -352,8 +377,11 @@ class Pel:
         self._change(packed, delivery)
 
     def _change(self, packed: bytes, delivery: Delivery | None) -> None:
-        assert self._young is not None, "a view does not change"
-        if not self._young.change(packed, delivery):
+        """Note the new state of an entry that `standing` has found last."""
+        young = self._young
+        assert young is not None, "a view does not change"
+        alone = None if self._recent is None or self._recent.packed != packed else self._recent.delivery
+        if not young.change(packed, delivery, alone):
             self.write_part()
 
     def write_young(self) -> None:
@@ -362,7 +390,7 @@ class Pel:
         if young is not None:
             if young.batches:
                 self._replace([], young.drain())
-            self._write_changed(young.drain_changed())
+            self._write_changed(*young.drain_changed())
 
     def write_part(self) -> bool:
         """Put some of what is young into the tables, in about two milliseconds; -> whether this was all."""
@@ -370,14 +398,31 @@ class Pel:
         if young is None:
             return True
         if len(young.changed) >= len(young.batches):
-            self._write_changed(young.drain_changed(MAX_PART))
+            self._write_changed(*young.drain_changed(MAX_PART))
         else:
             self._replace([], young.drain(MAX_PART))
         return not young.batches and not young.changed
 
-    def _write_changed(self, changed: tuple[list[bytes], dict[bytes, Delivery]]) -> None:
-        """Put changes that `Young.drain_changed` has given into the tables."""
-        gone, assigned = changed
+    def _write_changed(self, changed: dict[bytes, Delivery | None], alone: dict[bytes, Delivery]) -> None:
+        """Put changes that `Young.drain_changed` has given into the tables.
+
+        A run of one is replaced without a look at the tables, unless a neighbour in the same state may join it.
+        """
+        gone: list[bytes] = []
+        assigned: dict[bytes, Delivery] = {}
+        replaced: list[tuple[bytes, Delivery, Delivery | None]] = []
+        states = list(changed.values())
+        for packed, before, state, behind in zip(changed, [None, *states], states, [*states[1:], None], strict=False):
+            former = alone.get(packed)
+            if former is not None and (state is None or (state != before and state != behind)):
+                replaced.append((packed, former, state))
+            elif state is None:
+                gone.append(packed)
+            else:
+                assigned[packed] = state
+        if replaced:
+            self._recent = None
+            replace_alone(self._txn.cursor, self._group_no, replaced)
         if gone:
             self._take_out(gone)
         if assigned:
@@ -464,30 +509,34 @@ class Pel:
             if run is not None and run.first <= packed:
                 at = bisect_right(order, run.last, at)
                 old.append(run)
-                asked, old_ids = order[begin:at], run.ids()
-                owner_no = run.consumer_no if self._lives(run.consumer_no) else None
-                had = len(asked) if asked == old_ids else len(wanted.keys() & old_ids)
+                asked = order[begin:at]
+                had = len(run.held(asked))
                 if had:
+                    owner_no = run.consumer_no if self._lives(run.consumer_no) else None
                     former[owner_no] = former.get(owner_no, 0) + had
                 if len(asked) > had:
                     former[None] = former.get(None, 0) + len(asked) - had
-                ids = old_ids if had == len(asked) else sorted({*old_ids, *asked})
+                    parts = pieces(sorted({*run.ids(), *asked}), wanted, run)
+                elif had * _CUTS <= len(run):
+                    parts = cut_out(asked, wanted, run)
+                else:
+                    parts = pieces(run.ids(), wanted, run)
             else:
                 at = len(order) if run is None else bisect_left(order, run.first, at)
                 former[None] = former.get(None, 0) + at - begin
-                ids, run = order[begin:at], None
-            for piece in pieces(ids, wanted, run):
-                if new and self._may_join(new[-1], piece, run):
+                parts, run = pieces(order[begin:at], wanted, None), None
+            is_next = False  # whether no ID is between the last piece and this one
+            for piece in parts:
+                if new and _fit(new[-1], piece) and (is_next or self._is_next(new[-1], piece, run)):
                     new[-1].packed += piece.packed
                 else:
                     new.append(piece)
+                is_next = run is not None
         self._replace(old, new)
         return former
 
-    def _may_join(self, last: Run, piece: Run, cut: Run | None) -> bool:
-        """Whether `last` and `piece` can be one run; `cut` is the run of the tables that `piece` is of."""
-        if not last.is_like(piece) or len(last) + len(piece) > MAX_IN_RUN:
-            return False
+    def _is_next(self, last: Run, piece: Run, cut: Run | None) -> bool:
+        """Whether no pending ID is between `last` and `piece`; `cut` is the run of the tables that `piece` is of."""
         between = self._run_in(self._txn.cursor("pel"), last.last + b"\0")
         if between is None or (cut is not None and between.last == cut.last):
             return True
@@ -501,3 +550,25 @@ class Pel:
     def _replace(self, old: list[Run], new: list[Run]) -> None:
         self._recent = None
         replace_runs(self._txn.cursor, self._group_no, old, new)
+
+
+def _require_place(cursor: lmdb.Cursor[bytes], low: bytes) -> None:
+    """Raise DamagedRowError unless the cursor, which stands where `low` leads, is behind all that is below `low`.
+
+    A flipped bit in a key of a row or of the tree above leads past rows, or to rows that are below: then the row before
+    is damaged, or one of the two is on the wrong side.
+    """
+    key = cursor.key()
+    if key and key < low:
+        raise DamagedRowError("the order of rows")
+    if cursor.prev() if key else cursor.last():
+        Run.under(*cursor.item())
+        if cursor.key() >= low:
+            raise DamagedRowError("the order of rows")
+    if key:
+        cursor.set_key(key)
+
+
+def _fit(last: Run, piece: Run) -> bool:
+    """Whether the two can be one run, if no pending ID is between them."""
+    return last.is_like(piece) and len(last) + len(piece) <= MAX_IN_RUN

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix, owner_prefix, time_key
 from riverbed.store.groups.young import MAX_IN_RUN, Delivery
+from riverbed.store.ids import ID_BYTES
 
 if TYPE_CHECKING:
     import lmdb
@@ -22,6 +23,7 @@ def replace_runs(
     cursor_over: Callable[[str], lmdb.Cursor[bytes]], group_no: int, old: list[Run], new: list[Run]
 ) -> None:
     """Put `new` into the tables, in the place of `old`, whose rows are there."""
+    prefix = group_prefix(group_no)
     old_keys = [_keys(group_no, run) for run in old]
     new_keys = [_keys(group_no, run) for run in new]
     for number, table in enumerate(_TABLES):
@@ -33,9 +35,38 @@ def replace_runs(
                 cursor.delete()
         for keys, run in zip(new_keys, new, strict=True):
             if table == "pel":
-                cursor.put(keys[number], run.pack())
+                cursor.put(keys[number], run.pack(prefix))
             elif keys[number] not in gone:
                 cursor.put(keys[number], run.last if table == "pel_by_time" and run.consumer_no == UNOWNED else b"")
+
+
+def replace_alone(
+    cursor_over: Callable[[str], lmdb.Cursor[bytes]],
+    group_no: int,
+    alone: list[tuple[bytes, Delivery, Delivery | None]],
+) -> None:
+    """As `replace_runs`, for runs of one: (their ID, what the tables have, what they shall have), None to remove it."""
+    prefix = group_prefix(group_no)
+    cursor = cursor_over("pel")
+    for packed, _, new in alone:
+        if new is not None:
+            cursor.put(prefix + packed, Run(*new, packed).pack(prefix))
+        elif cursor.set_key(prefix + packed):
+            cursor.delete()
+    cursor = cursor_over("pel_by_consumer")
+    for packed, old, new in alone:
+        if new is None or new[0] != old[0]:
+            if cursor.set_key(owner_prefix(group_no, old[0]) + packed):
+                cursor.delete()
+            if new is not None:
+                cursor.put(owner_prefix(group_no, new[0]) + packed, b"")
+    cursor = cursor_over("pel_by_time")
+    for packed, old, new in alone:
+        if new is None or new[1] != old[1] or UNOWNED in (new[0], old[0]):
+            if cursor.set_key(time_key(group_no, Run(*old, packed))):
+                cursor.delete()
+            if new is not None:
+                cursor.put(time_key(group_no, Run(*new, packed)), packed if new[0] == UNOWNED else b"")
 
 
 def _keys(group_no: int, run: Run) -> tuple[bytes, bytes, bytes]:
@@ -59,5 +90,18 @@ def pieces(ids: list[bytes], wanted: Mapping[bytes, Delivery], old: Run | None) 
             yield Run(*delivery, packed)
         else:
             assert old is not None, "an ID that is neither new nor old"
-            yield Run(old.consumer_no, old.time_ms, old.delivery_count, packed)
+            yield Run(*old.delivery, packed)
         begin = end
+
+
+def cut_out(few: list[bytes], wanted: Mapping[bytes, Delivery], old: Run) -> Iterator[Run]:
+    """As `pieces` of all IDs of `old`, of which a few change: the rest is not taken apart."""
+    at = 0
+    for packed in few:
+        begin = old.find(packed)
+        if begin > at:
+            yield Run(*old.delivery, old.packed[at:begin])
+        yield Run(*wanted[packed], packed)
+        at = begin + ID_BYTES
+    if at < len(old.packed):
+        yield Run(*old.delivery, old.packed[at:])

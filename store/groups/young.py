@@ -9,7 +9,8 @@ IDs, which are all above the IDs in the tables:
 
 What happens to a few entries of the tables waits here as well, by ID: acknowledgements, and claims of one.  In the
 tables, the one writes a run again without an ID, the other cuts it in three.  Written together, a run that was
-acknowledged entry by entry is deleted once, and neighbours that went to one owner become one run again.
+acknowledged entry by entry is deleted once, and neighbours that went to one owner become one run again.  A run of one
+is kept here as the tables have it, so that its rows are written without a look at them.
 
 The checkpoint writes those that are left, so the tables are exact whenever they are durable; after a crash, or a tick
 that is undone, the log brings them back.  An acknowledgement or a claim of one looks here and into the tables; every
@@ -46,13 +47,15 @@ Batch = tuple[int, int, int, bytes]
 class Young:
     """What is young in one group.  The IDs are counted in its transaction, together with those of others."""
 
-    __slots__ = ("_order", "_txn", "batches", "changed")
+    __slots__ = ("_order", "_txn", "alone", "batches", "changed")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
         self.batches: dict[bytes, Batch] = {}  # by the first ID of each, ascending
         # What the tables have of these IDs is no longer true.  None: acknowledged.
         self.changed: dict[bytes, Delivery | None] = {}
+        # What the tables have of those of these IDs that are runs of one.  No other write touches their rows meanwhile.
+        self.alone: dict[bytes, Delivery] = {}
         self._order: list[bytes] = []  # IDs of `changed` that parts are drained of, descending
 
     def add(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int) -> bool:
@@ -71,29 +74,34 @@ class Young:
         txn.young_ids += 1
         return txn.young_ids <= MAX_YOUNG
 
-    def change(self, packed: bytes, delivery: Delivery | None) -> bool:
-        """Note the new state of a pending entry of the tables, None when it is none now; -> whether there is room."""
+    def change(self, packed: bytes, delivery: Delivery | None, alone: Delivery | None = None) -> bool:
+        """Note the new state of a pending entry of the tables, None when it is none now; -> whether there is room.
+
+        `alone` is what the tables have of it, if it is a run of one there and has not changed before.
+        """
         txn = self._txn
         if packed not in self.changed:
             txn.changed_ids += 1
+            if alone is not None:
+                self.alone[packed] = alone
         self.changed[packed] = delivery
         return txn.changed_ids <= MAX_CHANGED
 
-    def drain_changed(self, most: int | None = None) -> tuple[list[bytes], dict[bytes, Delivery]]:
-        """Forget the changes; -> the IDs that are no longer pending, ascending, and the new states of the others.
+    def drain_changed(self, most: int | None = None) -> tuple[dict[bytes, Delivery | None], dict[bytes, Delivery]]:
+        """Forget the changes; -> (`changed`, ascending, and what `alone` has of it).
 
         With `most` only so many are forgotten: neighbours, so that they change few runs of the tables.
         """
         if most is None or len(self.changed) <= most:
-            changed, self.changed = self.changed, {}
+            drained = sorted(self.changed)
             self._order = []
         else:
             order = self._order = self._order or sorted(self.changed, reverse=True)
-            changed = {packed: self.changed.pop(packed) for packed in order[-most:]}
+            drained = order[: -most - 1 : -1]
             del order[-most:]
-        self._txn.changed_ids -= len(changed)
-        gone = sorted([packed for packed, delivery in changed.items() if delivery is None])
-        return gone, {packed: delivery for packed, delivery in changed.items() if delivery is not None}
+        self._txn.changed_ids -= len(drained)
+        alone = {packed: self.alone.pop(packed) for packed in drained if packed in self.alone}
+        return {packed: self.changed.pop(packed) for packed in drained}, alone
 
     def take_one(self, packed: bytes) -> int | None:
         """Remove the batch of this ID alone; -> its owner, None when there is no such batch."""

@@ -211,6 +211,11 @@ class Log:
         return self._position >= self._rotate_at
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether the next file begins whatever that costs: the current one is an eighth too long, or read-only."""
+        return self._fd < 0 or self._position >= self._rotate_at + max(self._segment_bytes // 8, 1)
+
+    @property
     def base(self) -> Base | None:
         """The base that the first incr continues, None when there is none."""
         return self.home.base(self.base_bytes)

@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 10            /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 11            /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -1233,10 +1233,11 @@ show_run(Buffer *buffer, const char *row, Py_ssize_t size, const char *first, co
 
 /* Append what is asked for of `rows`.  -> how many entries; -1 with an exception set. */
 static Py_ssize_t
-show_runs(Buffer *buffer, PyObject *rows, const char *first, const char *last, PyObject *owners, long long now_ms,
+show_runs(Buffer *buffer, const char *prefix, PyObject *rows, const char *first, const char *last, PyObject *owners, long long now_ms,
           long long until_ms, Py_ssize_t most)
 {
     Py_ssize_t shown = 0;
+    uint32_t begin = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
     for (Py_ssize_t i = 0; i < PyList_Size(rows) && shown < most; i++) {
         PyObject *item = PyList_GetItem(rows, i);
         const char *row = bytes_argument(item, -1);
@@ -1245,7 +1246,9 @@ show_runs(Buffer *buffer, PyObject *rows, const char *first, const char *last, P
             return -1;
         if (size > RUN_HEAD_BYTES && (size - RUN_HEAD_BYTES) % (2 * HALF_BYTES) == CHECKSUM_BYTES) {
             size -= CHECKSUM_BYTES;
-            if (get_crc(row + size) != ~add_crc(CRC_BEGIN, row, size))
+            /* that without a prefix is of format version 3 */
+            if (get_crc(row + size) != ~add_crc(begin, row, size) &&
+                get_crc(row + size) != ~add_crc(CRC_BEGIN, row, size))
                 size = 0;
         }
         if (size < RUN_HEAD_BYTES || (size - RUN_HEAD_BYTES) % (2 * HALF_BYTES)) {
@@ -1280,28 +1283,29 @@ show_runs(Buffer *buffer, PyObject *rows, const char *first, const char *last, P
     return shown;
 }
 
-PyDoc_STRVAR(show_pending_doc, "show_pending(rows, first, last, owners, now_ms, until_ms, most) -> (RESP, count)");
+PyDoc_STRVAR(show_pending_doc, "show_pending(prefix, rows, first, last, owners, now_ms, until_ms, most) -> (RESP, count)");
 
 static PyObject *
 show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (!has_count("show_pending", count, 7) || !list_argument(args[0]))
+    if (!has_count("show_pending", count, 8) || !list_argument(args[1]))
         return NULL;
-    const char *first = bytes_argument(args[1], 2 * HALF_BYTES);
-    const char *last = first == NULL ? NULL : bytes_argument(args[2], 2 * HALF_BYTES);
+    const char *prefix = bytes_argument(args[0], PREFIX_BYTES);
+    const char *first = prefix == NULL ? NULL : bytes_argument(args[2], 2 * HALF_BYTES);
+    const char *last = first == NULL ? NULL : bytes_argument(args[3], 2 * HALF_BYTES);
     if (last == NULL)
         return NULL;
-    if (!PyDict_Check(args[3])) {
+    if (!PyDict_Check(args[4])) {
         PyErr_SetString(PyExc_TypeError, "a dict is needed");
         return NULL;
     }
-    long long now_ms = PyLong_AsLongLong(args[4]);
-    long long until_ms = now_ms == -1 && PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[5]);
-    Py_ssize_t most = until_ms == -1 && PyErr_Occurred() ? -1 : position_argument(args[6], PY_SSIZE_T_MAX);
+    long long now_ms = PyLong_AsLongLong(args[5]);
+    long long until_ms = now_ms == -1 && PyErr_Occurred() ? -1 : PyLong_AsLongLong(args[6]);
+    Py_ssize_t most = until_ms == -1 && PyErr_Occurred() ? -1 : position_argument(args[7], PY_SSIZE_T_MAX);
     if (most < 0)
         return NULL;
     Buffer buffer = {NULL, 0, 0};
-    Py_ssize_t shown = show_runs(&buffer, args[0], first, last, args[3], now_ms, until_ms, most);
+    Py_ssize_t shown = show_runs(&buffer, prefix, args[1], first, last, args[4], now_ms, until_ms, most);
     PyObject *found = NULL;
     if (shown >= 0)
         found = Py_BuildValue("y#n", buffer.data == NULL ? "" : buffer.data, (Py_ssize_t)buffer.size, shown);

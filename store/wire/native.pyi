@@ -68,5 +68,13 @@ def unseal_pairs(pairs: list[tuple[bytes, bytes]], /) -> int: ...
 def packed_id(text: bytes, /) -> bytes | None: ...
 def find_id(packed_ids: bytes, packed_id: bytes, /) -> int: ...
 def show_pending(
-    rows: list[bytes], first: bytes, last: bytes, owners: dict[int, bytes], now_ms: int, until_ms: int, most: int, /
+    prefix: bytes,
+    rows: list[bytes],
+    first: bytes,
+    last: bytes,
+    owners: dict[int, bytes],
+    now_ms: int,
+    until_ms: int,
+    most: int,
+    /,
 ) -> tuple[bytes, int]: ...

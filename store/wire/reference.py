@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from crc32c import crc32c
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 10
+INTERFACE: Final = 11
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -40,6 +40,7 @@ _RUN_ENTRIES: Final = 256
 _MAX_TRIMMED: Final = 256
 _TRIMMED_BYTES: Final = 64
 _KEY_BYTES: Final = 24
+_PREFIX_BYTES: Final = 8  # of a key: the number of a stream or group
 _ID_BYTES: Final = 16
 SEAL_BYTES: Final = 5  # behind the row of an entry: CRC-32C of the stream's number and the row, and the mark
 SEAL_MARK: Final = b"\1"
@@ -749,23 +750,31 @@ def _id_bulk(key: bytes) -> bytes:
 
 
 def show_pending(
-    rows: list[bytes], first: bytes, last: bytes, owners: dict[int, bytes], now_ms: int, until_ms: int, most: int
+    prefix: bytes,
+    rows: list[bytes],
+    first: bytes,
+    last: bytes,
+    owners: dict[int, bytes],
+    now_ms: int,
+    until_ms: int,
+    most: int,
 ) -> tuple[bytes, int]:
     """The pending entries of `rows` as XPENDING shows them; -> (elements of its reply, how many).
 
-    Rows of the table `pel`, which are runs: those of the `owners`, whose names are there as bulk strings by number, and
-    delivered by `until_ms` or without an owner, which is number 0.  Of these the IDs from `first` to `last`, `most` of
-    them.  ValueError when a row is no run.
+    Rows of the table `pel` whose keys begin with `prefix`, which are runs: those of the `owners`, whose names are there
+    as bulk strings by number, and delivered by `until_ms` or without an owner, which is number 0.  Of these the IDs
+    from `first` to `last`, `most` of them.  ValueError when a row is no run.
     """
-    if len(first) != _ID_BYTES or len(last) != _ID_BYTES or most < 0:
-        raise ValueError("not two packed IDs, or a negative number of entries")
+    if len(prefix) != _PREFIX_BYTES or len(first) != _ID_BYTES or len(last) != _ID_BYTES or most < 0:
+        raise ValueError("no prefix of a group, not two packed IDs, or a negative number of entries")
     shown: list[bytes] = []
     for row in rows:
         if len(shown) == most:
             break
         if (len(row) - _RUN_HEAD) % _ID_BYTES == _CHECKSUM_BYTES:
             row, checksum = row[:-_CHECKSUM_BYTES], row[-_CHECKSUM_BYTES:]
-            if crc32c(row).to_bytes(_CHECKSUM_BYTES, "big") != checksum:
+            sums = [crc32c(row, crc32c(prefix)), crc32c(row)]  # that without a prefix is of format version 3
+            if int.from_bytes(checksum, "big") not in sums:
                 raise ValueError("this is no run")
         if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % _ID_BYTES:
             raise ValueError("this is no run")

@@ -10,11 +10,13 @@ import pytest
 
 from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import CONSUMER_KEY_BYTES
-from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
+from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES
+from riverbed.store.format.pending import group_prefix
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.tables.environment import TABLES, Tables
-from tests.support.store.stores import Store
+from tests.support.store.stores import Store, sid
 
 MAP_BYTES = 1 << 30
 
@@ -25,6 +27,8 @@ def directory(tmp_path: Path) -> Path:
     for number in range(1, 21):
         store.run("XADD", "s", f"{number}-1", "f", "v")
     store.run("XGROUP", "CREATE", "s", "g", "0")
+    for iid in ("a", "b"):
+        store.run("XADD", "s", "IDMP", "producer", iid, "*", "f", "v")
     for consumer in ("Alice", "Bob"):
         store.run("XREADGROUP", "GROUP", "g", consumer, "COUNT", "5", "STREAMS", "s", ">")
     store.checkpoint()
@@ -45,6 +49,23 @@ def flip_key(directory: Path, table: str, *, key_bytes: int | None = None, at: i
     env.close()
 
 
+def flip_in_place(directory: Path, prefix: bytes, flip: int, *, last: bool) -> None:
+    """Flip a bit of the prefix of the first or last run that has it, where it stands in its page."""
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin() as txn:
+        keys = [key for key, _ in txn.cursor(env.open_db(b"pel", txn=txn, create=False)) if key.startswith(prefix)]
+    env.close()
+    path = directory / STATE_DIRECTORY / DATA_NAME
+    data = bytearray(path.read_bytes())
+    key = keys[-1 if last else 0]
+    assert len(keys) > 1
+    at = data.find(key)
+    while at >= 0:  # pages that are not used any more have it too
+        data[at + len(prefix) - 1] ^= flip
+        at = data.find(key, at)
+    path.write_bytes(data)
+
+
 def rewritten(directory: Path) -> int:
     """What a rewrite of the log makes of the tables; -> its size."""
     tables = Tables(directory, MAP_BYTES, readonly=True)
@@ -61,6 +82,9 @@ def rewritten(directory: Path) -> int:
         ("groups", CONSUMER_KEY_BYTES, -1),
         ("groups", CONSUMER_KEY_BYTES, 9),
         ("groups", 16, 0),
+        ("idmp", 8, 3),
+        ("idmp", PRODUCER_KEY_BYTES, 3),
+        ("idmp", RECORD_KEY_BYTES, 3),
         ("pel", None, -1),
         ("pel", None, 3),
         ("entries", None, 2),
@@ -88,6 +112,45 @@ def test_pending_entries_under_a_damaged_key_are_an_error(directory: Path) -> No
     assert group is not None
     with pytest.raises(DamagedRowError):
         list(group.pending())
+    store.kill()
+
+
+def test_pending_entries_of_another_group_are_an_error(directory: Path) -> None:
+    store = Store(directory)
+    for group in ("a", "b", "c", "d"):
+        store.run("XGROUP", "CREATE", "s", group, "0")
+    store.run("XREADGROUP", "GROUP", "d", "Alice", "COUNT", "1", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.engine.close()
+    flip_key(directory, "pel", at=7)  # of group 1, now of group 5
+    store = Store(directory)
+    group = store.groups().get(b"d")
+    assert group is not None
+    with pytest.raises(DamagedRowError):
+        list(group.pending())
+    store.kill()
+
+
+@pytest.mark.parametrize(("group", "at_end"), [(b"b", False), (b"b", True)])
+def test_the_range_of_a_group_is_an_error_when_its_first_or_last_run_has_another_group(
+    directory: Path, group: bytes, at_end: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(directory)
+    for name in ("a", "b", "c"):
+        store.run("XGROUP", "CREATE", "s", name, "0")
+        for consumer in ("Alice", "Bob", "Carol"):
+            store.run("XREADGROUP", "GROUP", name, consumer, "COUNT", "2", "STREAMS", "s", ">")
+    store.checkpoint()
+    view = store.groups().get(group)
+    assert view is not None and view.edges() == (sid("1-1"), sid("6-1"))
+    store.engine.close()
+    flip_in_place(directory, group_prefix(3), 4, last=at_end)
+    monkeypatch.setattr("riverbed.store.tables.environment._WALKED_AT_START_BYTES", 0)  # as if it were large
+    store.open()
+    view = store.groups().get(group)
+    assert view is not None
+    with pytest.raises(DamagedRowError):
+        view.edges()
     store.kill()
 
 

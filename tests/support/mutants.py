@@ -150,7 +150,7 @@ def _search(finder: str, copy: Path, seconds: float) -> str:
         failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
         return failed[0] if status == 1 and failed else ""
     status, output = _run(copy, ["-m", kind, *words], seconds)
-    return (output.splitlines() or ["status 1"])[-1] if status == 1 and "Traceback" not in output else ""
+    return (output.splitlines() or ["status 1"])[-1] if status == 1 and "\nTraceback" not in f"\n{output}" else ""
 
 
 def _simulated(output: str) -> str:

@@ -153,7 +153,7 @@ def _groups(key: bytes, row: bytes) -> Row:
 
 
 def _pel(key: bytes, row: bytes) -> Row:
-    run = Run.unpack(row)
+    run = Run.unpack(key, row)
     return {
         "group_no": decode_group_prefix(key),
         "last_id": _packed_id(key.removeprefix(group_prefix(decode_group_prefix(key)))),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.dead_rows import (
     DeadConsumer,
     DeadGroup,
@@ -61,12 +62,11 @@ from riverbed.store.format.meta import (
     read_synced,
     read_version,
 )
-from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.packing import add_checksum, pack_row, unpack_row
 from riverbed.store.format.pending import (
     UNOWNED,
     Run,
     decode_owner_no,
-    first_in_run,
     group_prefix,
     last_in_key,
     owner_of_run,
@@ -248,12 +248,12 @@ def test_the_documents_pending_entries() -> None:
     (key, row), (released_key, released_row) = examples("pel")
     last_id = pack_id(make_id(2, 0))
     assert key == group_prefix(3) + last_id
-    run = Run.unpack(row)
+    run = Run.unpack(key, row)
     assert run.ids() == [pack_id(make_id(1, 1)), last_id]
     assert (run.consumer_no, run.time_ms, run.delivery_count) == (1, DEADLINE_MS, 1)
-    assert (owner_of_run(row), first_in_run(row), last_in_key(key)) == (1, run.first, run.last)
-    assert run.pack() == row
-    released = Run.unpack(released_row)
+    assert (owner_of_run(row), last_in_key(key)) == (1, run.last)
+    assert run.pack(group_prefix(3)) == row
+    released = Run.unpack(released_key, released_row)
     assert (released.consumer_no, released.time_ms, released.delivery_count) == (UNOWNED, 4, 2)
     assert released.ids() == [released_key[8:]] == [pack_id(make_id(2, 5))]
 
@@ -424,8 +424,20 @@ def test_a_group_whose_last_id_is_none_does_not_decode(damaged: Any) -> None:
 @given(SMALL_NUMBERS, SMALL_NUMBERS, NUMBERS, IDS)
 def test_nodes_and_pending_entries_read_back(live: int, total: int, size: int, last_id: StreamID) -> None:
     assert NodeRow.unpack(NodeRow(live, total, size, last_id).pack()) == (live, total, size, last_id)
-    run = Run.unpack(Run(live, size, total, pack_id(last_id)).pack())
+    key = group_prefix(3) + pack_id(last_id)
+    run = Run.unpack(key, Run(live, size, total, pack_id(last_id)).pack(group_prefix(3)))
     assert (run.consumer_no, run.time_ms, run.delivery_count, run.ids()) == (live, size, total, [pack_id(last_id)])
+
+
+def test_a_run_belongs_to_its_group_unless_an_older_version_has_written_it() -> None:
+    key, other = (group_prefix(number) + pack_id(make_id(1, 1)) for number in (3, 4))
+    row = Run(1, DEADLINE_MS, 1, key[8:]).pack(group_prefix(3))
+    assert Run.under(key, row).ids() == [key[8:]]
+    with pytest.raises(DamagedRowError):
+        Run.under(other, row)
+    of_version_2 = row[:-4]
+    for older in (of_version_2, add_checksum(of_version_2)):
+        assert Run.under(key, older).ids() == Run.under(other, older).ids() == [key[8:]]
 
 
 @pytest.mark.parametrize("value", [0, -1, b"", b"\xff", [1, [b"x", None]], {1: b"a"}])

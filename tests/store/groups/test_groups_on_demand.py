@@ -96,6 +96,52 @@ def test_what_consumers_keep_of_a_long_key_is_bounded(store: Store, monkeypatch:
     assert len(heads) == 40
 
 
+def test_the_consumers_of_groups_in_memory_are_bounded_by_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "CACHED_CONSUMER_BYTES", 1 << 20)
+    store.fill(b"s", 300)
+    for number in range(10):
+        store.run("XGROUP", "CREATE", "s", f"g{number}", "0")
+        store.run("XREADGROUP", "GROUP", f"g{number}", "Alice", "COUNT", number, "STREAMS", "s", ">")
+        for consumer in range(150):
+            store.run("XGROUP", "CREATECONSUMER", "s", f"g{number}", b"%d" % consumer + b"c" * 1000)
+        store.checkpoint()
+        assert in_memory(store)[-1] == b"g%d" % number
+        assert store.txn.consumer_bytes < (1 << 20) + 200 * 2500
+        assert store.txn.consumer_bytes == sum(group.consumer_bytes for group in store.groups()._by_name.values())
+    kept = in_memory(store)
+    assert kept == [b"g%d" % number for number in range(10 - len(kept), 10)]
+    assert 1 < len(kept) < 10
+    store.run("XGROUP", "CREATECONSUMER", "s", kept[0], "Alice")  # used again, so it stays
+    store.run("XGROUP", "CREATECONSUMER", "s", "g0", "Bob")
+    store.checkpoint()
+    assert in_memory(store) == sorted([b"g0", kept[0], *kept[2:]])
+    for number in range(10):
+        assert store.run("XGROUP", "DELCONSUMER", "s", f"g{number}", "Alice") == (number or 300)
+        store.checkpoint()
+    assert store.violations() == []
+
+
+def test_a_group_of_very_many_consumers_keeps_them_while_it_is_used(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "CACHED_CONSUMER_BYTES", 1 << 16)
+    for name in ("g", "h"):
+        store.run("XGROUP", "CREATE", "s", name, "0", "MKSTREAM")
+    for number in range(400):
+        store.run("XGROUP", "CREATECONSUMER", "s", "g", f"c{number}")
+        if number % 100 == 0:
+            store.checkpoint()
+            group = store.groups()._by_name[b"g"]
+    for _ in range(3):
+        store.run("XADD", "s", "*", "f", "v")
+        store.run("XREADGROUP", "GROUP", "g", "c7", "COUNT", 1, "STREAMS", "s", ">")
+        store.checkpoint()
+    assert store.groups()._by_name[b"g"] is group
+    for number in range(400):
+        store.run("XGROUP", "DELCONSUMER", "s", "g", f"c{number}")
+    assert group.consumer_bytes == 0
+
+
 def in_memory(store: Store) -> list[bytes]:
     return sorted(store.groups()._by_name)
 

@@ -15,8 +15,8 @@ GROUPS: Final = (b"g", b"h", b"")
 DEAD_LETTERS: Final = (b"dead", b"dead", b"b", b"a")
 CONSUMERS: Final = (b"Alice", b"Bob", b"", b"Carol")
 
-IDLE_STEP_MS: Final = 100_000
-MIN_IDLES: Final = (b"0", b"50000", b"150000", b"950000", b"-1")
+IDLE_STEP_MS: Final = 10_000_000
+MIN_IDLES: Final = (b"0", b"5000000", b"15000000", b"95000000", b"-1")
 
 
 class GroupCommands(Vocabulary):
