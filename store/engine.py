@@ -50,6 +50,8 @@ from riverbed.store.tables.purge import purge
 from riverbed.store.wire import count_of
 
 _PING: Final = encode_command([b"PING"])
+# A full file of the log with more bytes than this to sync goes on until a checkpoint's thread has synced most of them.
+MOST_UNSYNCED = 2 << 20
 
 
 def _reason(error: lmdb.Error) -> Refusal:
@@ -243,7 +245,11 @@ class Engine:
             self._log_failed(error)
 
     def _rotate_if_needed(self) -> None:
-        if self.checkpoints.is_syncing and self.log.is_full:
+        """Begin the next file when this one is full and all but durable: no client waits for a long sync then."""
+        log = self.log
+        if log.is_full and not log.is_overdue and (self.checkpoints.is_syncing or log.unsynced_bytes > MOST_UNSYNCED):
+            return
+        if self.checkpoints.is_syncing and log.is_full:
             self._end_quietly()  # the checkpoint's thread may sync the file that is closed below
         if self.log.rotate_if_needed():
             self._write_preface()
@@ -287,9 +293,12 @@ class Engine:
         keep_expired, txn.keep_expired = txn.keep_expired, True  # the primary says when a key has expired
         appended = False
         try:
+            count = 0
             for batch in batches:
-                recovery.execute_requests(txn, self._execute, batch.requests)
-            txn.log.clear()
+                for requests in batch.pieces():
+                    recovery.execute_requests(txn, self._execute, requests)
+                    txn.log.clear()
+                    count += count_of(requests)
             txn.extension_bytes = 0
             if self.log.end.position == 0:
                 self._write_preface()
@@ -309,7 +318,7 @@ class Engine:
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
-        self._pieces += sum(count_of(batch.requests) for batch in batches)
+        self._pieces += count
         if self.on_batches is not None:
             self.on_batches(batches)
         self._prepare_next(len(data))
@@ -444,6 +453,8 @@ class Engine:
         """
         self._require_state()
         self.end_checkpoint()
+        if self.log.is_full:
+            self._begin_file_if_needed()  # the moment in which the least is left to sync
         self.tables.retry_mark()
         if self.log.refusal is not None:
             raise LogWriteError(self.log.refusal)

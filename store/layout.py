@@ -14,6 +14,9 @@ STREAMS_NAME: Final = "streams.jsonl"
 MANIFEST_NAME: Final = "manifest.json"
 # The folder of a server's own snapshots, in its data directory.
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
+# In a snapshot: its entries as Parquet, and the beginning of the names of those that are being made.
+COLUMNS_DIRECTORY: Final = "columns"
+COLUMNS_WORKING_PREFIX: Final = ".columns-"
 
 
 def base_name(seq: int) -> str:

@@ -19,6 +19,8 @@ from riverbed.server.stats.scrub_status import ScrubStatus
 from riverbed.server.stats.stats import Stats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from riverbed.server.commands.access.interface import Logins
     from riverbed.server.commands.session import Session
     from riverbed.server.config.config import Config
@@ -40,6 +42,7 @@ class Core:
         self.tls_to_plain_port = RareLine(
             "%d clients spoke TLS to a port without TLS since the last such line, and were cut off; the last one was %s"
         )
+        self.tls_handshakes: Callable[[], int] = int  # how many are under way; the assembly sets it
         self.rewrite = RewriteStatus()
         self.scrub = ScrubStatus()
         self.pubsub = PubSub()

@@ -37,7 +37,10 @@ class Peer(Protocol):
     """What a session may ask of the connection it belongs to."""
 
     address: str
-    fd: int
+
+    @property
+    def fd(self) -> int:
+        """The number of the socket, -1 when it is closed."""
 
     @property
     def local_address(self) -> str:

@@ -218,6 +218,11 @@ def in_pieces(request: Request, parts: list[bytes]) -> Reply:
     return LongReply(_pieces(parts))
 
 
+def joined(parts: list[bytes]) -> list[bytes]:
+    """`parts` of one slice as one part, unless they are long, so that a reply of a million words has few parts."""
+    return [b"".join(parts)] if sum(map(len, parts)) <= _PIECE_BYTES else parts
+
+
 def verbatim_in_pieces(request: Request, lines: list[bytes]) -> Reply:
     """As `in_pieces`, of one text for people."""
     size = sum(map(len, lines))

@@ -222,6 +222,11 @@ class Settings:
         maximum=3_600_000,
         unit="milliseconds",
     )
+    snapshot_columns = Boolean(
+        Section.DATA,
+        False,
+        "Write the entries of each snapshot as Parquet too; needs pyarrow: pip install 'riverbed[sql]'.",
+    )
     log_segment_bytes = Memory(
         Section.DATA,
         Options.segment_bytes,
@@ -309,9 +314,10 @@ class Settings:
     )
     repl_max_batch_bytes = Memory(
         Section.REPLICATION,
-        2 << 30,
-        "A replica takes no batch of the log that is longer. A batch holds the writes that all clients of the"
-        " primary sent at once, so this is more than any of them may send.",
+        512 * _MB,
+        "A replica takes no batch of the log that is longer, and holds one that is not whole yet in memory. A batch"
+        " holds the writes that all clients of the primary sent at once: this is twice what maxmemory-clients lets them"
+        " send, so raise both together.",
         minimum=_MB,
     )
     replica_announce_ip = Text(

@@ -84,7 +84,13 @@ class Failures:
             return self.refused(command, CommandError(f"ERR {error}"))
         name = command.full_name.decode()
         if isinstance(error, DamagedRowError):
-            return self._met_damage(command, error, mark, has_done_nothing=has_done_nothing)
+            place = txn.place_of(error.stream_no)
+            text = f"ERR {error.what} {place}is damaged: its checksum does not fit. `riverbed check --repair` mends it"
+            return self._undone(command, text, mark, has_done_nothing=has_done_nothing)
+        if isinstance(error, MemoryError) and not self._gate.is_loading:
+            # a write may have met it between the tables and the log
+            is_only_a_read = has_done_nothing and bool(command.flags & Flag.READONLY)
+            return self._undone(command, f"OOM not enough memory for {name}", mark, has_done_nothing=is_only_a_read)
         is_harmless = has_done_nothing and command.flags & Flag.READONLY and not isinstance(error, lmdb.Error)
         if is_harmless or self._gate.is_loading:  # nothing writes during a load, which goes on
             self._report_bug(f"{name} failed", error)
@@ -98,16 +104,12 @@ class Failures:
         self.roll_back(mark)
         return self.refused(command, CommandError(text.replace("\n", " ")))
 
-    def _met_damage(
-        self, command: Command, error: DamagedRowError, mark: int, *, has_done_nothing: bool
-    ) -> tuple[bytes]:
-        """A row that the command needs is damaged: nothing of it is sent."""
-        place = self._core.txn.place_of(error.stream_no)
-        text = f"{error.what} {place}is damaged: its checksum does not fit. `riverbed check --repair` mends it"
-        log.error("%s failed: %s", command.full_name.decode(), text)
+    def _undone(self, command: Command, text: str, mark: int, *, has_done_nothing: bool) -> tuple[bytes]:
+        """Undo a command that cannot be done, through no fault of the code; `text` is the error reply."""
+        log.error("%s failed: %s", command.full_name.decode(), text.partition(" ")[2])
         if not has_done_nothing:
             self.roll_back(mark)
-        return self.refused(command, CommandError(f"ERR {text}"))
+        return self.refused(command, CommandError(text))
 
     def _report_bug(self, what: str, error: Exception) -> None:
         """Log the error with its traceback, at most one a minute: a client may be able to cause very many."""

@@ -463,5 +463,5 @@ def _take(stream: LogStream) -> list[StreamedBatch]:
             break
         batches.append(batch)
         size += len(batch.data)
-        count += len(batch.requests)
+        count += len(batch.requests or ())  # none are held of a long batch, which ends the slice by its size
     return batches

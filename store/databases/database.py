@@ -24,6 +24,7 @@ from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
 
 if TYPE_CHECKING:
+    from riverbed.store.groups.group import Group
     from riverbed.store.groups.recent_deliveries import RecentDeliveries
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.wire import Run
@@ -32,6 +33,13 @@ DATABASE_COUNT: Final = 16
 # What a cached stream takes, and how often it keeps its key: the key itself, and in the heads of its log lines.
 _STREAM_BYTES: Final = 1000
 _KEY_COPIES: Final = 3
+# Streams that are let go of at once, with at most as many rows to write: about half a millisecond.
+_BATCH: Final = 64
+
+
+def _size_of(key: bytes) -> int:
+    """About what the stream at `key` takes while it is cached, without its groups."""
+    return _STREAM_BYTES + _KEY_COPIES * len(key)
 
 
 class Database(Namespace):
@@ -41,15 +49,37 @@ class Database(Namespace):
         super().__init__(number)
         self.txn = txn
         self.cached: dict[bytes, Stream] = {}
+        self._cached_bytes = 0  # of `cached` and of what is lent
         self._lent = LentStreams(txn)
         self._groups: dict[Stream, Groups] = {}  # of cached streams
         self._recent_deliveries = recent_deliveries
 
     def forget_cached(self) -> None:
         """Empty the caches of streams and groups; the caller has written changes back, or wants to lose them."""
+        self._count_cached(-self._cached_bytes)
         self.cached.clear()
         self._groups.clear()
         self._lent.forget()
+
+    def _count_cached(self, size: int) -> None:
+        self._cached_bytes += size
+        self.txn.cached_bytes += size
+
+    def let_go_of_oldest(self) -> bool:
+        """Write back and forget a batch of the streams that were read first, and their groups; -> whether any were."""
+        if not self.cached:
+            self.take_oldest_back()
+        keys = list(islice(self.cached, _BATCH))
+        for key in keys:
+            stream = self.cached[key]
+            stream.write_back()
+            groups = self._groups.pop(stream, None)
+            if groups is not None:
+                groups.write_back()
+                self.txn.consumer_bytes -= groups.release()
+            del self.cached[key]
+        self._count_cached(-sum(map(_size_of, keys)))
+        return bool(keys)
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -64,7 +94,7 @@ class Database(Namespace):
                 stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
             except DECODE_ERRORS:
                 raise DamagedRowError(f"the row of key {quoted(key)}") from None
-            self.txn.cached_bytes += _STREAM_BYTES + _KEY_COPIES * len(key)
+            self._count_cached(_size_of(key))
         if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
             if not self.txn.follows:
                 self.expire(stream)
@@ -85,6 +115,13 @@ class Database(Namespace):
         """Forget most groups that were read, behind a commit: their streams still know their names."""
         for groups in self._groups.values():
             groups.let_go()
+
+    def groups_with_consumers(self) -> Iterator[tuple[Groups, Group]]:
+        """The groups whose consumers are in memory."""
+        for groups in self._groups.values():
+            for group in groups.in_memory():
+                if group.consumer_bytes:
+                    yield groups, group
 
     def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
         """At most `count` keys after `cursor`; -> (next cursor, keys).  Cursor 0 begins; next cursor 0 is the end.
@@ -331,7 +368,7 @@ class Database(Namespace):
         txn = self.txn
         txn.cursor("names").put(streams.name_key(self.keyspace_no, stream.stream_no), stream.key)
         self.cached[stream.key] = stream
-        self.txn.cached_bytes += _STREAM_BYTES + _KEY_COPIES * len(stream.key)
+        self._count_cached(_size_of(stream.key))
         self.size += 1
         self._link_deadline(stream)
         stream.touch()
@@ -341,7 +378,8 @@ class Database(Namespace):
         txn.lmdb.delete(streams.key_key(self.keyspace_no, stream.key), db=txn.handles["keys"])
         txn.lmdb.delete(streams.name_key(self.keyspace_no, stream.stream_no), db=txn.handles["names"])
         self._unlink_deadline(stream)
-        self.cached.pop(stream.key, None)
+        if self.cached.pop(stream.key, None) is not None:
+            self._count_cached(-_size_of(stream.key))
         self.size -= 1
 
     def _link_deadline(self, stream: Stream) -> None:

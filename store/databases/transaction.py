@@ -22,7 +22,11 @@ from riverbed.store.tables.transaction import PART, Transaction
 
 # If more groups were read, a commit lets go of them: a garbage collection takes 3 us for each.
 CACHED_GROUPS = 4096
-# Beyond this the next tick empties the caches, in some 10 ms.  Reading a stream's row again takes about 3 us.
+# If the consumers in memory take more, those of the groups that were not used for longest are let go.  The group that
+# was used last keeps its own, however many they are: reading them again takes 2.5 us for each.
+CACHED_CONSUMER_BYTES = 64 << 20
+# Beyond this each tick lets go of about as many streams as it has read, those first that were read first.  Reading a
+# stream's row again takes about 3 us.
 CACHED_BYTES = 16 << 20
 # Changed rows that a checkpoint may have to write at once, in some 5 ms; those beyond are written after each tick.
 MOST_CHANGED: Final = 2048
@@ -36,6 +40,7 @@ class WriteTxn(Transaction):
     def __init__(self, tables: Tables) -> None:
         self.recent_deliveries = RecentDeliveries()
         self.databases = [Database(self, number, self.recent_deliveries) for number in range(DATABASE_COUNT)]
+        self._kept_consumer_bytes = 0  # when consumers were let go of last
         super().__init__(tables, self.databases)
 
     def reload(self) -> None:
@@ -89,14 +94,35 @@ class WriteTxn(Transaction):
         """Keep the next checkpoint short, and the streams in memory few; between ticks."""
         if len(self.dirty) > MOST_CHANGED:
             self.write_oldest_back(len(self.dirty) - MOST_CHANGED)
+        self.turn += 1
+        if self.consumer_bytes > max(CACHED_CONSUMER_BYTES, self._kept_consumer_bytes):
+            self._let_go_of_consumers()
         if self.cached_bytes > CACHED_BYTES:
-            self.write_back()
-            self._forget_cached()
+            self._let_go_of_streams()
+
+    def _let_go_of_streams(self) -> None:
+        """Forget the streams that were read first: as many as this tick has read, and no more than a batch beyond."""
+        while self.cached_bytes > CACHED_BYTES:
+            if not sum(db.let_go_of_oldest() for db in self.databases):
+                self.cached_bytes = 0  # nothing is left but the names that groups kept of long keys, which are gone too
+
+    def _let_go_of_consumers(self) -> None:
+        """Forget the consumers of the groups that were not used for longest."""
+        self.write_back()
+        held = [(groups, group) for db in self.databases for groups, group in db.groups_with_consumers()]
+        held.sort(key=lambda each: each[1].used_at)
+        left = sum(group.consumer_bytes for _, group in held)
+        for groups, group in held[:-1]:
+            if left <= CACHED_CONSUMER_BYTES:
+                break
+            left -= group.consumer_bytes
+            groups.let_go_of(group)
+        self.consumer_bytes = self._kept_consumer_bytes = left
 
     def _forget_cached(self) -> None:
-        self.cached_bytes = 0
         for db in self.databases:
             db.forget_cached()
+        self.cached_bytes = self.consumer_bytes = self._kept_consumer_bytes = 0
 
     def place_of(self, stream_no: int) -> str:
         """`of key 's' ` and its database, for a text about a row of this stream; empty when there is no such stream."""

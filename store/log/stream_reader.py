@@ -7,17 +7,20 @@ may end anywhere, and nothing that arrives is trusted: no length, no offset, no 
 A short batch that is simple and arrived whole is found by the text of its annotation and parsed by C code.  Any other
 batch is parsed as it arrives, so that bytes that are no log are refused at the first wrong byte and not kept: whole
 requests natively, if possible, and frame by frame what is not one.
+
+The parsed words of a batch take up to ten times as much memory as its bytes.  So a batch of more than a few megabytes
+is only checked as it arrives, held once, and parsed again piece by piece when it is executed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from crc32c import crc32c
 
 from riverbed.store.format import log_lines as logformat
-from riverbed.store.format.log_lines import CommandCollector, FrameError, ShortFrame
+from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.file_reader import is_preface, whole_requests
 from riverbed.store.wire import IS_NATIVE, LOGGED, Request, count_of, parse_front, words_of
 
@@ -26,6 +29,8 @@ _SIMPLE_BYTES: Final = 64 << 10
 _ALL: Final = 1 << 62
 # So much of a longer batch is parsed natively at once.
 _PIECE_BYTES: Final = 64 << 10
+# The words of a batch are kept up to this length.
+_KEPT_BYTES = 4 << 20
 # How much of a frame is parsed at first; nearly all frames are shorter.
 _WINDOW_BYTES: Final = 4 << 10
 
@@ -34,18 +39,24 @@ class StreamedBatch(NamedTuple):
     """One batch: its `data`, of which the first `covered` bytes stand before the annotation, and what it holds.
 
     `command_bytes` of the covered bytes are plain commands, the rest comment lines; `offset` is the one after it.
-    Neighbouring XADDs may be a run in `requests`; `commands` has lists of words only, and is made at each access.
+    `requests` is None when they must be parsed again, because they are too many to be held at once; `pieces` has them
+    in order in any case.  Neighbouring XADDs may be a run in it; `commands` has lists of words only, and is made at
+    each access.
     """
 
     data: bytes
     covered: int
     command_bytes: int
-    requests: Sequence[Request]
+    requests: Sequence[Request] | None
     offset: int
+
+    def pieces(self) -> Iterator[Sequence[Request]]:
+        """The requests, a few at a time.  Raises FrameError when an extension line is malformed."""
+        return _parsed_again(self.data, self.covered) if self.requests is None else iter((self.requests,))
 
     @property
     def commands(self) -> list[list[bytes]]:
-        return words_of(list(self.requests))
+        return words_of([request for piece in self.pieces() for request in piece])
 
     def command_data(self) -> bytes:
         """The plain commands alone, for a foreign replica."""
@@ -96,6 +107,7 @@ class LogStream:
         self._frame_at = -1
         self._plain_bytes = 0
         self._found = CommandCollector()
+        self._keeps_words = True  # until the batch is long
         self._command: _Command | None = None  # the one that is not whole yet
 
     @property
@@ -152,6 +164,7 @@ class LogStream:
         """The next batch, parsed as far as it has arrived; what was parsed is not parsed again."""
         if self._frame_at < 0:
             self._frame_at, self._plain_bytes, self._found, self._command = 0, 0, CommandCollector(), None
+            self._keeps_words = True
         window = _WINDOW_BYTES
         while True:
             if most <= 0:
@@ -165,19 +178,23 @@ class LogStream:
             try:
                 end = start + self._parse_on(data, start)
             except ShortFrame as short:
-                if start + len(data) == len(self._buffer):
+                if start + short.needed > len(self._buffer):
                     self._need(start + short.needed)
                     return None
-                window = max(2 * window, short.needed)
+                if self._keeps_words:
+                    window = max(2 * window, short.needed)
+                elif short.line_end is not None:
+                    self._pass_word(start + short.line_end)
                 continue
             self._need(end)
             if self._command is not None:
-                self._found.take_command(self._command.words)
+                if self._keeps_words:
+                    self._found.take_command(self._command.words)
                 self._command = None
                 self._plain_bytes += end - self._frame_at
             elif data.startswith(logformat.ANNOTATION_START):
                 return self._closed(start, end)
-            else:
+            elif self._keeps_words:
                 self._found.take_comment(data[: end - start])
             self._frame_at = end
             window = _WINDOW_BYTES
@@ -195,7 +212,8 @@ class LogStream:
             self._need(start + taken + 1)
             self._frame_at += taken
             self._plain_bytes += taken
-            cast("list[Request]", self._found.commands).extend(requests)
+            if self._keeps_words:
+                cast("list[Request]", self._found.commands).extend(requests)
         return count_of(requests)
 
     def _parse_on(self, data: bytes, start: int) -> int:
@@ -218,12 +236,27 @@ class LogStream:
             raise
         finally:
             command.missing -= len(command.words) - had
+            if not self._keeps_words:
+                command.words.clear()
+
+    def _pass_word(self, end: int) -> None:
+        """Pass over a long word of the command, which ends at `end`, without a copy of it.  Raises FrameError."""
+        if self._buffer[end : end + 2] != b"\r\n":
+            raise FrameError(UNCLOSED_WORD)
+        assert self._command is not None
+        self._command.missing -= 1
+        self._command.at = end + 2
 
     def _need(self, size: int) -> None:
         """Note that the batch takes at least `size` bytes.  Raises FrameError when that is too many."""
         if size > self._most_bytes:
             raise FrameError(f"a batch of more than {self._most_bytes} bytes")
         self._wanted = size
+        if size > _KEPT_BYTES and self._keeps_words:
+            self._keeps_words = False
+            self._found = CommandCollector()
+            if self._command is not None:
+                self._command.words.clear()
 
     def _closed(self, mark: int, end: int) -> StreamedBatch:
         """The batch that the annotation at `mark` closes.  Raises FrameError when it does not fit."""
@@ -241,7 +274,33 @@ class LogStream:
             after = self.offset
         if annotation.offset != after:
             raise FrameError(f"the annotation says replication offset {annotation.offset}, not {after}")
-        return StreamedBatch(data, mark, self._plain_bytes, [*self._found.commands], after)
+        requests = [*self._found.commands] if self._keeps_words else None
+        return StreamedBatch(data, mark, self._plain_bytes, requests, after)
+
+
+def _parsed_again(data: bytes, covered: int) -> Iterator[list[Request]]:
+    """The requests in the first `covered` bytes of the sound batch `data`, a piece at a time."""
+    found = CommandCollector()
+    at = 0
+    while at < covered:
+        taken = 0
+        if IS_NATIVE and found.is_settled:
+            piece = data[at : min(at + _PIECE_BYTES, covered)]
+            taken = parse_front(LOGGED, piece, cast("list[Request]", found.commands))
+        if taken:
+            at += taken
+        else:
+            words, end = logformat.parse_frame(data, at)
+            if words is None:
+                found.take_comment(data[at:end])
+            else:
+                found.take_command(words)
+            at = end
+        if found.is_settled and found.commands:
+            yield [*found.commands]
+            found.commands.clear()
+    found.finish()
+    yield [*found.commands]
 
 
 def _are_requests(requests: list[Request]) -> bool:

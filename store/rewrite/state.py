@@ -26,7 +26,7 @@ import lmdb
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import streams
-from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES, ProducerRow, RecordRow
+from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES, ProducerRow, RecordRow, RecordsRow
 from riverbed.store.format.meta import read_databases
 from riverbed.store.format.resp import bulk
 from riverbed.store.ids import id_text
@@ -167,14 +167,23 @@ class _StreamRewrite:
             out.extension(b"XCFGSET", key, *words)
         if settings.records_no:
             pid = b""
+            producers = records = 0
+            totals = RecordsRow(0, 0, 0)
             for packed, row in self._reader.rows("idmp", streams.stream_prefix(settings.records_no)):
                 if len(packed) == PRODUCER_KEY_BYTES:
                     pid = ProducerRow.unpack(row).pid
+                    producers += 1
                 elif len(packed) == RECORD_KEY_BYTES:
                     record = RecordRow.unpack(row)
+                    records += 1
                     out.extension(b"XIDMPRECORD", key, pid, record.iid, id_text(record.entry_id))
                     if out.is_full:
                         yield out.take()
+                else:
+                    totals = RecordsRow.unpack(row)
+            if (producers, records) != (totals.producers, totals.records):
+                found = f"{records} records of {producers} producers"
+                raise self._wrong(f"{found}, counted {totals.records} of {totals.producers}")
         if settings.records_added or settings.duplicates:
             added, duplicates = b"%d" % settings.records_added, b"%d" % settings.duplicates
             out.extension(b"XIDMPCOUNTS", key, added, duplicates)

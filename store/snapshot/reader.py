@@ -43,6 +43,8 @@ TEMPORARY_PREFIX: Final = ".temp-"
 
 _MAX_MANIFEST_BYTES: Final = 1 << 20
 _MAX_NUMBER: Final = (1 << 64) - 1
+# Redis's protocol has replication offsets of 63 bits, and the server that is restored counts on from this one.
+_MAX_OFFSET: Final = (1 << 62) - 1
 # A row of an entry takes more than this: a length beyond is a forgery, and a reader that plans by it would never end.
 _MIN_ENTRY_BYTES: Final = 16
 _MAX_LINE: Final = 64 << 20
@@ -158,7 +160,7 @@ class Snapshot:
                     if stream.length > most_entries or sum(part.entries for part in stream.parts) != stream.length:
                         raise ValueError(f"{stream.length} entries, which the tables cannot hold in these parts")
                     yield stream
-                except (ValueError, TypeError, KeyError) as error:
+                except (ValueError, TypeError, KeyError, RecursionError) as error:
                     raise CorruptionError(str(path), None, f"line {count}: {error!r}") from error
         if count != self.manifest.streams:
             raise CorruptionError(str(path), None, f"{count} streams, and the manifest counts {self.manifest.streams}")
@@ -317,14 +319,14 @@ def decode_manifest(data: bytes, file: str) -> SnapshotManifest:
                 reason = f"has {name.replace('_', ' ')} {values[name]}; this program reads {newest}"
                 raise VersionError(f"{file} {reason} (it was written by {values.get('program')})")
         return _decode_values(values)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptionError(file, None, f"does not decode: {error!r}") from error
 
 
 def _is_json(data: bytes) -> bool:
     try:
         json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
 
@@ -341,7 +343,7 @@ def _decode_values(values: dict[str, Any]) -> SnapshotManifest:
         source=_text(values["source"]),
         is_automatic=values["automatic"] is True,
         time_ms=_number(values["time_ms"]),
-        position=LogPosition(file_seq, _number(byte), _number(values["offset"])),
+        position=LogPosition(file_seq, _number(byte), _offset(values["offset"])),
         replication_id=replication_id,
         store_id=store_id,
         numbering=numbering,
@@ -356,6 +358,13 @@ def _decode_values(values: dict[str, Any]) -> SnapshotManifest:
 
 def _decode_digest(values: dict[str, Any]) -> FileDigest:
     return FileDigest(_number(values["bytes"]), int(_text(values["crc32c"]), 16))
+
+
+def _offset(value: Any) -> int:
+    offset = _number(value)
+    if offset > _MAX_OFFSET:
+        raise ValueError(f"no replication offset: {value!r}")
+    return offset
 
 
 def _number(value: Any) -> int:

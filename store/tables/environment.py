@@ -117,8 +117,9 @@ class Tables:
         self.is_new: bool
         self.failure: str | None = None  # why the last commit may not be on the disk; then no other may follow
         self._lacks_mark = False
-        if syncs_later:
+        if commits_later:  # the start of a server, before LMDB reads what a disk may have damaged
             _refuse_broken_pages(path / DATA_NAME)
+        if syncs_later:
             was_made, syncs_later = _make_durably(directory, map_bytes)
             syncs_later = syncs_later and powercut.prepare_use(path)
         self._syncs_later = syncs_later
@@ -314,9 +315,12 @@ class Tables:
 
 
 def _refuse_broken_pages(data: Path) -> None:
-    """Raise CorruptionError if pages of a small file are broken, before LMDB reads them: that may kill the process."""
+    """Raise CorruptionError if pages of a small file are broken, before LMDB reads them: that may kill the process.
+
+    LMDB itself refuses a file that is none of its own.
+    """
     size = data.stat().st_size if data.exists() else 0
-    if 0 < size <= _WALKED_AT_START_BYTES:
+    if 0 < size <= _WALKED_AT_START_BYTES and powercut.has_magic(data):
         damage = _walk(data)
         if damage is not None:
             raise CorruptionError(str(data), None, f"{damage}; `riverbed check --repair` makes the tables again")

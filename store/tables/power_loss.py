@@ -156,6 +156,12 @@ class WentBack(NamedTuple):
                 os.fsync(file.fileno())
 
 
+def has_magic(data: Path) -> bool:
+    """Whether a file begins as one of LMDB does.  Raises OSError."""
+    with data.open("rb") as file:
+        return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
+
+
 def _go_back(data: Path, fd: int) -> WentBack | None:
     """Overwrite the newer meta page with the older one; None when there is only one, or none.
 

@@ -32,7 +32,8 @@ _GROUP_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
     """Delete dead rows until there are none or `expired()` is true; -> whether any are left.
 
-    `expired` is called every few hundred rows, so that a slice ends within a fraction of a millisecond after it.
+    `expired` is called every few hundred rows, and for each group and each key of a flushed database, so that a slice
+    ends within a fraction of a millisecond after it.
     """
     noted = txn.dead_rows
     work = _Purge(txn, expired)
@@ -103,7 +104,7 @@ class _Purge:
             group_no = decode_group_no(groups.key())
             groups.delete()
             self._dead_rows.add_group(group_no, stream_no)
-            if not self._delete_group_rows(group_no, stream_no):
+            if not self._delete_group_rows(group_no, stream_no) or self._expired():
                 return False
             groups = self._txn.cursor("groups")
         return True
@@ -132,7 +133,7 @@ class _Purge:
                 # earlier versions may have put a run of another consumer into its place
                 if run is not None and owner_of_run(run) == consumer_no:
                     txn.lmdb.delete(key, db=pel)
-                    txn.lmdb.delete(time_key(group_no, Run.unpack(run)), db=by_time)
+                    txn.lmdb.delete(time_key(group_no, Run.unpack(key, run)), db=by_time)
                 cursor.delete()
                 self._dead_rows.rows_purged += 1
                 if not cursor.key().startswith(prefix):
@@ -157,7 +158,7 @@ class _Purge:
             records_no = 0 if row is None else StreamRow.unpack(row).records_no
             if records_no:
                 self._dead_rows.add_stream(records_no)
-            if self._dead_rows.notes % 64 == 0 and self._expired():
+            if self._expired():
                 return False
         return True
 

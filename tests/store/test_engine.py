@@ -15,6 +15,7 @@ import lmdb
 import pytest
 
 from riverbed.server.commands.replay import Replayer
+from riverbed.store import engine as engine_module
 from riverbed.store.check import check
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
@@ -122,7 +123,7 @@ def test_tables_of_an_older_version_may_be_moved_away_and_come_back_from_the_log
     with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
         txn.put(b"format_version", b"\x01")
     tables.close()
-    with pytest.raises(VersionError, match=r"format version 1; this program reads 3\. Move it away"):
+    with pytest.raises(VersionError, match=r"format version 1; this program reads 4\. Move it away"):
         store.open()
     (tmp_path / "state").rename(tmp_path / "state-of-old")
     store.open()
@@ -356,6 +357,80 @@ def test_a_preface_is_durable_before_a_batch_comes_behind_it(open_store: OpenSto
     store.commit()
     assert store.engine.log.end.position > 0
     assert store.engine.log.unsynced_bytes == 0
+
+
+class CountingFiles(OsFiles):
+    """Files that know which bytes a caller waited for: those that were appended since the last sync."""
+
+    def __init__(self) -> None:
+        self.appended = 0
+        self.waits: list[int] = []
+
+    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+        self.appended += len(data)
+        return super().write(fd, data)
+
+    def sync(self, fd: int, /) -> None:
+        self.waits.append(self.appended)
+        self.appended = 0
+        super().sync(fd)
+
+
+def test_a_full_file_ends_after_a_checkpoint_so_that_a_tick_syncs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "MOST_UNSYNCED", 3000)
+    files = CountingFiles()
+    store = Store(tmp_path, files=files, fsync=Fsync.NO, segment_bytes=40_000)
+
+    numbers = itertools.count(1)
+
+    def add() -> None:
+        files.waits.clear()
+        store.add(b"s", f"{next(numbers)}-0", words=(b"f", b"x" * 900))
+        store.commit()
+
+    for _ in range(41):
+        add()
+        assert max(files.waits, default=0) <= 3000
+    assert store.engine.log.is_full
+    durability = store.engine.begin_checkpoint()
+    durability.run()
+    add()
+    assert (store.engine.log.end.file_seq, files.waits) == (1, []), "the thread still uses the descriptor"
+    store.engine.end_checkpoint()
+    add()
+    assert store.engine.log.end.file_seq == 2
+    assert max(files.waits) <= 3000
+    expected = store.dump()
+    store.crash()
+    assert store.dump() == expected
+    store.engine.close()
+
+
+def test_the_next_checkpoint_begins_the_file_that_had_to_wait_for_the_last_one(open_store: OpenStore) -> None:
+    """However closely one checkpoint follows another."""
+    store = open_store(segment_bytes=10_000)
+    store.engine.begin_checkpoint()
+    store.add(b"s", "1-0", words=(b"f", b"x" * 10_100))
+    store.commit()
+    assert store.engine.log.end.file_seq == 1
+    store.engine.begin_checkpoint()
+    assert store.engine.log.end.file_seq == 2
+    store.engine.end_checkpoint()
+    assert ids_of(store) == ["1-0"]
+
+
+def test_a_file_that_is_far_too_long_ends_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "MOST_UNSYNCED", 0)
+    store = Store(tmp_path, fsync=Fsync.NO, segment_bytes=8000)
+    sizes: list[int] = []
+    while store.engine.log.end.file_seq == 1:
+        sizes.append(store.engine.log.end.position)
+        store.add(b"s", f"{len(sizes)}-0", words=(b"f", b"x" * 100))
+        store.commit()
+    assert 8000 <= max(sizes) < 9000
+    store.engine.close()
 
 
 def test_a_batch_of_comment_lines_alone_moves_the_offset_as_well(store: Store) -> None:

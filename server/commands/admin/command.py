@@ -15,7 +15,7 @@ from riverbed.server.commands.access.keys import has_keys, key_accesses, key_pos
 from riverbed.server.commands.access.selector import CATEGORIES
 from riverbed.server.commands.arguments import Args
 from riverbed.server.commands.redaction import hidden
-from riverbed.server.commands.slices import in_pieces, in_slices
+from riverbed.server.commands.slices import in_pieces, in_slices, joined
 from riverbed.server.commands.syntax import Argument, parse_syntax
 from riverbed.server.commands.table import COMMANDS, Command, Flag, command, declare_help
 from riverbed.server.errors import CommandError
@@ -330,7 +330,7 @@ def _each_key(request: Request) -> Work:
     for at in range(0, len(keys), _NAMES_A_SLICE):
         if at:
             yield
-        parts += map(bulk, keys[at : at + _NAMES_A_SLICE])
+        parts += joined(list(map(bulk, keys[at : at + _NAMES_A_SLICE])))
     return in_pieces(request, parts)
 
 

@@ -105,6 +105,7 @@ def _clients(request: Request) -> Fields:
     yield "total_blocking_keys", context.control.awaited_keys()
     yield "total_blocking_keys_on_nokey", context.control.needed_keys()
     yield "riverbed_monitors", len(context.monitors)
+    yield "riverbed_tls_handshakes", context.tls_handshakes()
 
 
 def _output_bytes(session: Session) -> int:
@@ -246,6 +247,8 @@ def _snapshots(snapshot: SnapshotStatus) -> Fields:
     yield "riverbed_snapshot_last_offset", snapshot.last_offset
     yield "riverbed_snapshot_last_time_sec", round(snapshot.last_seconds, 1)
     yield "riverbed_snapshots", snapshot.taken
+    yield "riverbed_snapshot_columns", {None: "none", True: "ok", False: "err"}[snapshot.columns_ok]
+    yield "riverbed_snapshot_columns_bytes", snapshot.columns_bytes
 
 
 def _scrub(scrub: ScrubStatus) -> Fields:

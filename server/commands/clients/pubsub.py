@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
-from riverbed.server.commands.slices import in_pieces, in_slices
+from riverbed.server.commands.slices import in_pieces, in_slices, joined
 from riverbed.server.commands.table import NO_KEYS, Flag, command, container, declare_help
 from riverbed.server.protocol.replies import Push
 from riverbed.store.format.resp import array_head, bulk
@@ -256,7 +256,7 @@ def _list_names(channels: Channels, pattern: bytes | None, request: Request) -> 
     for at in range(0, len(names), _NAMES_A_SLICE):
         if at:
             yield
-        parts += map(bulk, names[at : at + _NAMES_A_SLICE])
+        parts += joined(list(map(bulk, names[at : at + _NAMES_A_SLICE])))
     return in_pieces(request, parts)
 
 
@@ -270,5 +270,5 @@ def _count_each(request: Request, channels: Channels) -> Work:
     for at in range(0, len(names), _NAMES_A_SLICE):
         if at:
             yield
-        parts += [b"%b:%d\r\n" % (bulk(name), channels.count(name)) for name in names[at : at + _NAMES_A_SLICE]]
+        parts += joined([b"%b:%d\r\n" % (bulk(name), channels.count(name)) for name in names[at : at + _NAMES_A_SLICE]])
     return in_pieces(request, parts)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
 from riverbed.server.commands.keys.keys import TYPE_NAME
-from riverbed.server.commands.slices import in_pieces, in_slices
+from riverbed.server.commands.slices import in_pieces, in_slices, joined
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.glob import Glob
@@ -54,12 +54,14 @@ def keys(request: Request) -> Reply:
 def _keys(request: Request) -> Work:
     glob = Glob(request.argv[1])
     parts: list[bytes] = []
-    cursor = 0
+    cursor = found = 0
     while True:
         cursor, page = request.db.scan(cursor, SCAN_SLICE, request.now_ms)
-        parts += map(bulk, (yield from glob.select(page)))
+        page = yield from glob.select(page)
+        found += len(page)
+        parts += joined(list(map(bulk, page)))
         if not cursor:
-            return in_pieces(request, [array_head(len(parts)), *parts])
+            return in_pieces(request, [array_head(found), *parts])
         yield
 
 
@@ -110,13 +112,16 @@ def scan(request: Request) -> Reply:
 
 def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: Request) -> Work:
     parts: list[bytes] = []
+    found = 0
     while True:
         cursor, page = request.db.scan(cursor, min(count, SCAN_SLICE), request.now_ms)
         if is_wanted:
-            parts += map(bulk, page if glob is None else (yield from glob.select(page)))
+            page = page if glob is None else (yield from glob.select(page))
+            found += len(page)
+            parts += joined(list(map(bulk, page)))
         count -= SCAN_SLICE
         if cursor == 0 or count <= 0:
-            return in_pieces(request, [array_head(2), bulk(b"%d" % cursor), array_head(len(parts)), *parts])
+            return in_pieces(request, [array_head(2), bulk(b"%d" % cursor), array_head(found), *parts])
         yield
 
 

@@ -321,12 +321,68 @@ def test_more_streams_than_are_kept_in_memory_are_all_there(store: Store) -> Non
     for key in keys:
         store.add(key, "1-0")
     store.checkpoint()
-    assert len(store.db.cached) == 0
+    assert 0 < sum(map(len, store.db.cached)) < CACHED_BYTES // 3
     for key in keys:
         store.add(key, "2-0")
     store.restart()
     assert store.db.size == len(keys)
     assert ids_of(store, keys[7]) == ids_of(store, keys[-1]) == ["1-0", "2-0"]
+
+
+def test_a_tick_lets_go_of_no_more_streams_than_it_has_read(store: Store) -> None:
+    """Emptying the cache at once held up every client for tens of milliseconds."""
+    most, at_once = 0, 100
+    for number in range(0, 20_000, at_once):
+        for key in range(number, number + at_once):
+            store.add(b"%d" % key, "1-0")
+        store.commit()
+        before = len(store.db.cached)
+        store.txn.bound_caches()
+        most = max(most, before - len(store.db.cached))
+    assert 0 < most <= at_once + 64
+    assert store.txn.cached_bytes <= CACHED_BYTES
+    for key in range(20_000):
+        assert store.db.stream(b"%d" % key, 0) is not None
+        store.txn.bound_caches()
+    assert store.violations() == []
+
+
+def test_the_bytes_of_cached_streams_are_those_of_the_streams_that_are_cached(store: Store) -> None:
+    """Deleting, flushing, renaming and moving leave nothing behind in the count."""
+    for db in (0, 1):
+        store.fill(b"s", 1, db=db)
+        store.fill(b"t", 1, db=db)
+    expected = store.txn.cached_bytes
+    for number in range(3):
+        store.fill(b"u", 1)
+        store.db.rename(store.stream(b"u"), b"longer name")
+        store.db.move(store.stream(b"longer name"), store.txn.databases[2])
+        store.db.delete(store.stream(b"t"))
+        store.fill(b"t", 1)
+        store.txn.databases[2].flush()
+        store.commit()
+        assert store.txn.cached_bytes == expected, number
+    for db in (0, 1):
+        store.txn.databases[db].flush()
+    assert store.txn.cached_bytes == 0
+
+
+def test_what_is_let_go_of_is_there_with_its_groups_and_all_that_is_pending(store: Store) -> None:
+    store.fill(b"s", 20)
+    store.deliver(b"s", 9)
+    for number in range(100):
+        store.fill(b"other%d" % number, 1)
+    expected = store.dump()
+    store.txn.cached_bytes = 1 << 40
+    store.txn.bound_caches()
+    assert (len(store.db.cached), store.txn.cached_bytes, store.txn.young_ids) == (0, 0, 0)
+    assert store.dump() == expected
+    store.run("XACK", "s", "g", "3-0")
+    store.commit()
+    assert store.violations() == []
+    expected = store.dump()
+    store.crash()
+    assert store.dump() == expected
 
 
 def test_a_checkpoint_has_few_rows_to_write_however_many_streams_changed(store: Store) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import sys
+import tracemalloc
 from types import FrameType
 
 import pytest
@@ -204,3 +205,65 @@ def test_a_word_that_is_not_closed_is_refused_though_the_checksum_fits(size: int
     stream = LogStream(START, 1 << 20)
     with pytest.raises(FrameError):
         received(stream, data, size)
+
+
+MANY: list[list[Words]] = [
+    [[b"PING"]] * 6000,
+    [[b"XADD", b"s", b"%d-1" % number, b"f", b"v"] for number in range(1, 2000)],
+    [[b"XACK", b"s", b"g", *(b"%d-1" % number for number in range(10_000))]],
+    [[b"XADD", b"s", b"1-1", b"f", b"x" * 100_000, b"g", b"y" * 50_000], [b"PING"]],
+]
+
+
+@pytest.mark.parametrize("size", [300, 5000, 1 << 20])
+@pytest.mark.parametrize("plain", MANY, ids=["pings", "adds", "words", "values"])
+@pytest.mark.parametrize("kept", [20_000, 1 << 20])
+def test_a_long_batch_is_the_same_when_its_words_are_not_kept(
+    size: int, plain: list[Words], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", kept)
+    hidden = [[b"XSEEN", b"g" * 2000]]
+    data = written([([[b"PING"]], []), (plain, hidden), ([[b"PING"]], []), (plain, [])])
+    found = received(LogStream(START, 1 << 20), data, size)
+    assert [batch.commands for batch in found] == [[[b"PING"]], plain + hidden, [[b"PING"]], plain]
+    assert [batch.requests is None for batch in found] == [False, kept < 1 << 20, False, kept < 1 << 20]
+    assert b"".join(batch.data for batch in found) == data
+
+
+ENDLESS = {
+    "commands": (b"", b"*1\r\n$4\r\nPING\r\n" * 4000),
+    "words": (b"*40000000\r\n", b"$1\r\nx\r\n" * 8000),
+    "a value": (b"*2\r\n$3\r\nDEL\r\n$33000000\r\n", b"x" * 60_000),
+    "comments": (b"", b"#X\r\n" * 16_000),
+}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+def test_a_batch_that_never_ends_takes_its_own_bytes_and_little_more(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, piece = ENDLESS[kind]
+    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", 200_000)
+    stream = LogStream(START, 64 << 20)
+    stream.feed(first)
+    tracemalloc.start()
+    try:
+        while stream.pending_bytes < 4 << 20:
+            stream.feed(piece)
+            assert stream.next() is None
+        assert tracemalloc.get_traced_memory()[1] < 2 * stream.pending_bytes
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_long_value_that_is_not_closed_is_refused_when_its_batch_is_not_kept(
+    is_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", 1000)
+    commands = encode_command([b"XADD", b"s", b"1-1", b"f", b"v" * 100_000, b"g", b"w" * 100_000])
+    wrong = bytearray(commands)
+    wrong[commands.index(b"v\r\n") + 1 if is_first else len(commands) - 1] ^= 1
+    data = bytes(wrong) + encode_annotation(bytes(wrong), START + len(wrong), 1)
+    with pytest.raises(FrameError, match="closed"):
+        received(LogStream(START, 1 << 20), data, 7000)

@@ -64,7 +64,7 @@ def rows_of(store: Store) -> Rows:
             if name not in ("pel_by_consumer", "pel_by_time")
         }
     found["pel"] = [
-        (key[:-ID_BYTES], repr(row).encode()) for key, packed in found["pel"] for row in Run.unpack(packed).rows()
+        (key[:-ID_BYTES], repr(row).encode()) for key, packed in found["pel"] for row in Run.unpack(key, packed).rows()
     ]
     return found
 

@@ -124,6 +124,14 @@ def test_every_flipped_bit_of_a_manifest_is_refused() -> None:
                 decode_manifest(bytes(damaged), "manifest.json")
 
 
+@pytest.mark.parametrize("offset", [1 << 62, (1 << 63) - 1, (1 << 64) - 1])
+def test_an_offset_that_no_server_could_go_on_from_is_refused(offset: int) -> None:
+    sound = decode_manifest(example("manifest"), "manifest.json")
+    forged = replace(sound, position=sound.position._replace(offset=offset))
+    with pytest.raises(CorruptionError, match="no replication offset"):
+        decode_manifest(encode_manifest(forged, "2026-11-21T12:08:58.596Z"), "manifest.json")
+
+
 def test_every_truncated_manifest_is_refused() -> None:
     data = example("manifest")
     for size in range(len(data)):

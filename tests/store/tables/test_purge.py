@@ -65,6 +65,34 @@ def test_the_purge_can_stop_anywhere_and_the_check_still_finds_everything_accoun
     assert rows_left(store) == {}
 
 
+@pytest.mark.parametrize("end", ["delete", "flush", "flush with producers"])
+def test_very_many_groups_or_keys_are_purged_a_few_at_a_time(store: Store, end: str) -> None:
+    if end == "delete":
+        store.fill(b"s", 1)
+        for number in range(300):
+            store.run("XGROUP", "CREATE", "s", f"g{number}", "0")
+        store.checkpoint()
+        store.db.delete(store.stream(b"s"))
+    else:
+        for number in range(300):
+            stream = store.fill(b"s%d" % number, 1)
+            if end == "flush with producers":
+                Idempotence(stream).record(b"producer", b"1", sid("1-0"))
+        store.fill(b"other", 1, db=1)
+        store.checkpoint()
+        store.txn.databases[1].flush()  # one note more
+        store.db.flush()
+    slices = 0
+    before = store.count("groups") + store.count("names")
+    while purge(store.txn, lambda: True):
+        slices += 1
+        left = store.count("groups") + store.count("names")
+        assert before - left <= 2
+        before = left
+    assert slices >= 300
+    assert rows_left(store) == {}
+
+
 def test_notes_are_worked_off_in_the_order_of_their_arrival(store: Store) -> None:
     for key in (b"a", b"b", b"c"):
         store.fill(key, 3)
