@@ -76,7 +76,8 @@ class Server:
         self.engine = engine
         self.context = core = Context(config, engine, clock)
         core.users = configured(config)
-        self.tls = Tls(config, clock.monotonic)
+        self.tls = tls = Tls(config, clock.monotonic)
+        core.tls_handshakes = lambda: tls.handshakes_under_way
         self.tasks = tasks = Tasks(asyncio.get_running_loop(), core.stats.background)
         self.executor = executor = Executor(core)
         apply_settings(core, executor.timing)

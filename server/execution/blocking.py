@@ -3,6 +3,9 @@
 The mutator that changes a key notes the change; the executor serves the waiters when the command, or the whole
 transaction, is done.  There is one timer, for the earliest deadline, on the monotonic clock: a clock that is set back
 lengthens no wait.
+
+A tick has time for a few clients, and for more within `TURN_S`; the others have their turns in the next ticks, in the
+same order.  One XADD may wake thousands of readers.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from riverbed.server.protocol.replies import NULL_ARRAY, Block
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 # Changes that wake the clients that wait for a key.  Trims and deletions of entries wake no client.
 _WAKING: Final = frozenset(Change) - {Change.MODIFIED}
 _NO_GROUP: Final = b"-NOGROUP"
+# The time that a tick has for clients that wait, and how many have their turns without a look at the clock.
+TURN_S: Final = 0.003
+_FEW: Final = 64
 # Changes that break a transaction that watches the key.
 _BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
 
@@ -48,6 +54,11 @@ class Blocking:
         self.waiters = Waiters()
         self.watches = watches
         self.signals: list[Place] = []  # keys that changed and that a client waits for
+        self.few = _FEW
+        self.turn_s = TURN_S
+        self._unserved: dict[Place, Iterator[Session]] = {}  # keys whose clients have their turns
+        self._served = 0  # clients of this turn
+        self._turn_end = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
 
@@ -64,18 +75,38 @@ class Blocking:
         if change in _WAKING and self.waiters.waits_for(place):
             self.signals.append(place)
 
+    def begin_tick(self) -> None:
+        """Serve the clients that had no turn in the last tick, and those of keys that have changed between the two."""
+        self._served = 0
+        if self.signals or self._unserved:
+            self.serve()
+
     def serve(self) -> None:
         """Run the commands of clients that wait for changed keys again, in the order in which the clients came."""
-        while self.signals:
-            places = dict.fromkeys(self.signals)
-            self.signals.clear()
-            for place in places:
-                for session in self.waiters.in_turn(place):
-                    block = session.blocked
-                    assert block is not None, "in a line without waiting"
-                    reply = self._retry(session, block)
-                    if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
-                        self._tell_those_behind(place, block, reply)
+        while self.signals or self._unserved:
+            if not self._unserved:
+                self._unserved = {place: self.waiters.in_turn(place) for place in dict.fromkeys(self.signals)}
+                self.signals.clear()
+            place, sessions = next(iter(self._unserved.items()))
+            if self._is_time_over():
+                self._turns.want_tick()
+                return
+            session = next(sessions, None)
+            if session is None:
+                del self._unserved[place]
+                continue
+            block = session.blocked
+            assert block is not None, "in a line without waiting"
+            reply = self._retry(session, block)
+            if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
+                self._tell_those_behind(place, block, reply)
+
+    def _is_time_over(self) -> bool:
+        """Whether the turn has no time for one more client."""
+        self._served += 1
+        if self._served == 1:
+            self._turn_end = self._core.clock.monotonic() + self.turn_s
+        return self._served > self.few and self._core.clock.monotonic() >= self._turn_end
 
     def serve_soon(self) -> None:
         """As `serve`, between two ticks."""
@@ -144,9 +175,12 @@ class Blocking:
     def deadline_passed(self) -> None:
         """Answer the clients whose time is up, and run the commands again that are to be tried now."""
         self._timer = None
+        self._served = 0
         now_ms = int(self._core.clock.monotonic() * 1000)
         in_vain: dict[Hashable, int | None] = {}  # topics for which there was nothing, and when to try each again
         for session in self.waiters.due(now_ms):
+            if self._is_time_over():
+                break  # the timer is armed for those that are left
             block = session.blocked
             assert block is not None
             wish = None if block.topics is None or None in block.topics else (session.db, block.keys, block.topics)

@@ -65,13 +65,13 @@ class Executor:
         self.gate = Gate(engine)
         self.gave_up = False
         self.ran: list[Session] = []
+        self._woken: list[Session] = []  # as `ran`, of clients that have asked for nothing in this tick
         self._time = context.clock.time
         self._next_client_id = 1
         self._tick_due = False
         self.queue = RequestQueue(self._finish, context.clock.time)
         self._arrivals = self.queue.arrivals
         self._make_parts()
-        self._signals = self.blocking.signals
         engine.on_sync = self.stats.fsync.record
         engine.checkpoints.on_end = self.stats.checkpoint.record
         self.txn.notify = self.blocking.notify
@@ -178,7 +178,7 @@ class Executor:
 
     def flush(self, session: Session) -> None:
         """Send the session's replies with the next tick although it has run nothing; close it then if it is closing."""
-        self.ran.append(session)
+        self._woken.append(session)
         self.want_tick()
 
     def postpone(self, sessions: list[Session]) -> None:
@@ -256,7 +256,7 @@ class Executor:
 
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""
-        self.ran.append(session)
+        self._woken.append(session)
         self.queue.resume(session)
         if session.account.owed:
             session.settle()
@@ -277,6 +277,8 @@ class Executor:
             self._run_tick()
         except StateLostError as error:
             self.give_up(error)
+        except MemoryError:  # outside of a command: between the tables, the log and the replicas
+            self.give_up(StateLostError("not enough memory to commit"))
 
     def give_up(self, error: StateLostError) -> None:
         """Cut all clients off without replies, and stop the server; the next start recovers from the disk.
@@ -300,6 +302,7 @@ class Executor:
             session.peer.abort()
         self.queue.clear()
         self.ran.clear()
+        self._woken.clear()
 
     def let_go(self) -> None:
         """Commit what has run, answer it, and close every connection; requests that have not run are dropped.
@@ -325,8 +328,7 @@ class Executor:
         self._tick_due = False
         if self.sliced_commands:
             self.sliced_commands.take_turn(has_requests=bool(self.queue))
-        if self._signals:
-            self.blocking.serve()  # keys that slices changed, and keys that expired between requests
+        self.blocking.begin_tick()  # keys that slices changed, keys that expired, and clients that had no turn yet
         self.fast_path.run(begun)
         if self.queue:
             self.want_tick()  # the other requests wait until these have their replies
@@ -334,6 +336,7 @@ class Executor:
 
     def _end_tick(self, begun: float) -> None:
         """Commit what has run since the last tick, then send the replies."""
+        self._put_woken_last()
         try:
             committed = self.engine.commit(int(begun * 1000))
         except LogWriteError as error:
@@ -348,6 +351,7 @@ class Executor:
         self.txn.bound_caches()
         for report in self.events.tick_over:
             report()
+        self._put_woken_last()
         ran, self.ran = self.ran, []
         self.outbox.release(ran)
         stats = self.stats
@@ -362,6 +366,12 @@ class Executor:
             clients.relax()
         self.accounts.alarm = stats.bytes_in + clients.headroom
         stats.tick.record(self._time() - begun)
+
+    def _put_woken_last(self) -> None:
+        """A thousand subscribers or woken readers are not sent theirs before the clients that have just asked."""
+        if self._woken:
+            self.ran += self._woken
+            self._woken.clear()
 
     def drained(self, session: Session) -> None:
         """Go on with a client that read too slowly and has caught up."""

@@ -33,7 +33,6 @@ class Connection(asyncio.Protocol):
         self._stats = executor.stats
         self._unix_path = unix_path
         self.address = ""
-        self.fd = -1
         self._soft_limit_since: float | None = None
         self._may_read = True
         self._has_ended = False  # the client sends nothing more
@@ -56,7 +55,6 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, transport: asyncio.Transport) -> None:
         """Make a session for the client, as the last step that can fail.  Raises OSError when the client has gone."""
-        self.fd = transport.get_extra_info("socket").fileno()
         self.address = f"{self._unix_path}:0" if self._unix_path else _address_text(*peer_name(transport))
         transport.set_write_buffer_limits(0)  # all that the kernel does not take is counted
         self.session: Session = self._executor.connect(self)
@@ -103,6 +101,14 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     # -- Peer ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def fd(self) -> int:
+        """Asked for rarely, and the transport makes an object to tell it; -1 when the connection is closed."""
+        if self._transport.is_closing():
+            return -1
+        fd: int = self._transport.get_extra_info("socket").fileno()
+        return fd
 
     @property
     def local_address(self) -> str:

@@ -260,6 +260,8 @@ def _chores(core: Core) -> Iterator[Figure]:
     yield _gauge("snapshot_in_progress", "1 while a snapshot is being taken.", snapshot.in_progress)
     yield _gauge("snapshot_last_ok", "Whether the last snapshot succeeded.", snapshot.last_ok)
     yield _counter("snapshots", "Snapshots that were taken.", snapshot.taken)
+    has_lost = snapshot.columns_ok is False
+    yield _gauge("snapshot_columns_failed", "1 when the last snapshot was to have columns and has none.", has_lost)
     scrub = core.scrub
     yield _counter("scrubs", "Comparisons of log and tables with their checksums that were completed.", scrub.passes)
     yield _gauge("scrub_end_seconds", "When the last of them ended, in Unix time; 0 without one.", scrub.last_end_s)

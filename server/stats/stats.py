@@ -45,6 +45,8 @@ class SnapshotStatus:
         self.last_name = ""
         self.last_offset = -1
         self.last_seconds = -1.0
+        self.columns_ok: bool | None = None  # None: the last one has none, and was to have none
+        self.columns_bytes = 0
         self._begun_s = 0.0
 
     def begin(self) -> None:

@@ -24,11 +24,19 @@ class Tls:
         self._contexts = Contexts(config)
         self._bios = Bios()
         self._monotonic = monotonic
+        self._handshakes: list[Handshakes] = []  # of each port, and of the connections that are made
         self._outgoing = self.new_handshakes()
 
     def new_handshakes(self) -> Handshakes:
         """For a port."""
-        return Handshakes(self._monotonic)
+        handshakes = Handshakes(self._monotonic)
+        self._handshakes.append(handshakes)
+        return handshakes
+
+    @property
+    def handshakes_under_way(self) -> int:
+        """How many connections have not ended their handshake."""
+        return sum(map(len, self._handshakes))
 
     def accept(
         self,

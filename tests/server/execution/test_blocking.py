@@ -269,3 +269,52 @@ def test_a_group_that_goes_is_found_gone_once_and_all_who_wait_for_it_alone_are_
         ticks.close()
 
     in_loop(body())
+
+
+def hurried_ticks(directory: Path) -> Ticks:
+    """An executor whose turns have time for two clients that wait."""
+    ticks = Ticks(directory)
+    ticks.executor.blocking.turn_s = -1.0
+    ticks.executor.blocking.few = 2
+    return ticks
+
+
+@pytest.mark.parametrize("command", ["XREAD BLOCK 0 STREAMS s $", "XREADGROUP GROUP g c# BLOCK 0 COUNT 1 STREAMS s >"])
+def test_a_crowd_is_served_over_several_turns_and_in_order(tmp_path: Path, command: str) -> None:
+    async def body() -> None:
+        ticks = hurried_ticks(tmp_path)
+        writer, other = ticks.connect(), ticks.connect()
+        writer.send("XGROUP CREATE s g 0 MKSTREAM")
+        await ticks.settle()
+        clients = await crowd(ticks, 9, command)
+        writer.send("MULTI", *(f"XADD s {number}-0 f v" for number in range(1, 10)), "EXEC")
+        other.send("PING")
+        order: list[int] = []
+        while len(order) < len(clients):
+            await asyncio.sleep(0)
+            replies = {number: client.replies() for number, client in enumerate(clients)}
+            now = [number for number, those in replies.items() if those]
+            assert len(now) <= 2
+            assert order or other.replies() == [b"+PONG\r\n"]  # not behind the crowd
+            order += now
+            if "GROUP" in command:
+                assert all(b"$3\r\n%d-0\r\n" % (number + 1) in replies[number][0] for number in now)
+        assert order == list(range(9))
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_crowd_whose_time_is_up_is_told_over_several_turns(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = hurried_ticks(tmp_path)
+        clients = await crowd(ticks, 7, "XREAD BLOCK 10 STREAMS s $")
+        ticks.clock.now_ms += 100
+        ticks.executor.blocking.deadline_passed()
+        await asyncio.sleep(0)
+        assert served(clients) == [0, 1]
+        await ticks.settle()
+        assert served(clients) == [2, 3, 4, 5, 6]
+        ticks.close()
+
+    in_loop(body())

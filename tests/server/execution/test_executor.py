@@ -9,6 +9,7 @@ import asyncio
 import errno
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -400,16 +401,17 @@ def test_long_keys_that_are_used_do_not_stay_in_memory(tmp_path: Path, command: 
 class Broken:
     """The handler of a command: while `is_on`, it fails after its work.  Make it before the executor."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: bytes, error: Exception | None = None) -> None:
         load_commands()
         self.is_on = True
+        self._error = error or RuntimeError("half\r\nway")
         self._handler = COMMANDS[name].handler
         monkeypatch.setattr(COMMANDS[name], "handler", self)
 
     def __call__(self, request: Request) -> Reply:
         reply = self._handler(request)
         if self.is_on:
-            raise RuntimeError("half\r\nway")
+            raise self._error
         return reply
 
 
@@ -457,6 +459,24 @@ def test_an_exception_in_a_read_undoes_nothing(tmp_path: Path, monkeypatch: pyte
         assert not rollbacks
         broken.is_on = False
         assert await ticks.ask(client, "XLEN s") == [b":1\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("name", ["XDEL", "xDel"], ids=["fast path", "careful path"])
+def test_a_command_that_finds_no_memory_is_undone_and_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    async def body() -> None:
+        broken = Broken(monkeypatch, b"XDEL", MemoryError())
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        (_, refused, length) = await ticks.ask(client, "XADD s 1-1 f v", f"{name} s 1-1", "XLEN s")
+        assert (refused, length) == (b"-OOM not enough memory for xdel\r\n", b":1\r\n")
+        assert "Traceback" not in caplog.text
+        broken.is_on = False
+        assert await ticks.ask(client, f"{name} s 1-1", "XLEN s") == [b":1\r\n", b":0\r\n"]
         ticks.close()
 
     in_loop(body())
@@ -859,5 +879,34 @@ def test_clients_that_arrive_while_writes_are_refused_can_read(tmp_path: Path) -
         late = ticks.connect()
         assert await ticks.ask(late, "XLEN s", "XADD s 1-2 f v") == [b":1\r\n", LOG_FAILED]
         ticks.close(save=False)
+
+    in_loop(body())
+
+
+def test_a_tick_that_finds_no_memory_to_commit_cuts_its_clients_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        (_,) = await ticks.ask(client, "XADD s 1-1 f v")
+
+        def fail(*_: object) -> NoReturn:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "commit", fail)
+            client.send("XADD s 2-1 f v")
+            await ticks.settle()
+        assert client.replies() == []
+        assert ticks.executor.gave_up
+        assert "not enough memory to commit; stopping" in caplog.text
+        ticks.server.maintenance.stop()
+        ticks.server.checkpoints.stop()
+        ticks.server.checkpoints.close()
+        ticks.engine.abandon()
+        again = Ticks(tmp_path, files=ticks.files)
+        assert await again.ask(again.connect(), "XLEN s") == [b":1\r\n"]
+        again.close()
 
     in_loop(body())

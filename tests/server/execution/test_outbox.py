@@ -181,3 +181,23 @@ def test_a_large_message_is_never_copied_for_those_who_are_sent_it(tmp_path: Pat
         ticks.close()
 
     in_loop(body())
+
+
+def test_a_client_that_asks_in_the_turn_of_a_message_is_answered_before_its_subscribers(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = hurried_ticks(tmp_path)
+        subscribers, publisher, other = crowd(ticks, 30), ticks.connect(), ticks.connect()
+        for client in subscribers:
+            client.send("SUBSCRIBE news")
+        await ticks.settle()
+        assert all(client.replies() for client in subscribers)
+        publisher.send("PUBLISH news hello")
+        other.send("PING")
+        await turn()
+        assert (publisher.replies(), other.replies()) == ([b":30\r\n"], [b"+PONG\r\n"])
+        assert late(ticks, subscribers) == 30
+        await ticks.settle()
+        assert all(b"hello" in client.replies()[0] for client in subscribers)
+        ticks.close()
+
+    in_loop(body())

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import os
+import re
 import resource
 import socket
 import struct
@@ -315,3 +316,14 @@ def test_a_client_that_leaves_is_closed_without_a_tick_of_its_own(tmp_path: Path
         ticks.close()
 
     in_loop(body())
+
+
+def test_the_list_of_clients_names_the_socket_of_each(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as first, riverbed.client() as second:
+        until(lambda: connected_clients(first) == 2, "a server with two clients")
+        rows = first.tree("CLIENT", "LIST").text.splitlines()
+        listed = [re.search(rb" fd=(\d+) ", row)[1].decode() for row in rows]
+        assert second.ask("PING") == b"+PONG\r\n"
+        links = [os.readlink(f"/proc/{riverbed.pid}/fd/{fd}") for fd in listed]
+    assert len(set(links)) == 2
+    assert all(link.startswith("socket:") for link in links)

@@ -242,11 +242,13 @@ def test_handshakes_count_as_clients_and_are_cut_off_when_they_take_too_long(sta
         until(lambda: len(client.tree("CLIENT", "LIST").text.splitlines()) == 1, "one client")
         silent = [held.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(40)]
         until(lambda: b"rejected_connections:21\r\n" in client.ask("INFO", "stats"), "connections that are refused")
+        assert b"riverbed_tls_handshakes:19\r\n" in client.ask("INFO", "clients")
         assert client.ask("PING") == b"+PONG\r\n"
         for connection in silent:
             connection.settimeout(60)
             with contextlib.suppress(ConnectionResetError):
                 assert connection.recv(100) == b""  # without a byte in plain text
+        assert b"riverbed_tls_handshakes:0\r\n" in client.ask("INFO", "clients")
         assert is_served(server, client_context(server.certificates, server.certificates.client))
     assert server.log_tail().count("TLS handshakes took longer than 10 s") == 1
 
