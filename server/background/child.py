@@ -28,6 +28,7 @@ from riverbed.store.errors import StoreError
 
 HELLO: Final = "riverbed"
 _ALIVE_S: Final = 5.0
+_REPORT_S: Final = 0.2
 # Enough to delete what is half made; what is left then is cleared away by the server, or its next start.
 _CLEANUP_S: Final = 1.0
 
@@ -99,6 +100,21 @@ class Server:
         self._orders.put(None)
         time.sleep(_CLEANUP_S)
         os._exit(1)
+
+
+class Reports:
+    """Tells the server of progress, now and then."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._said_s = 0.0
+
+    def step(self, step: str, done: int, total: int) -> None:
+        self._server.go_on()
+        now_s = time.monotonic()
+        if now_s - self._said_s >= _REPORT_S:
+            self._said_s = now_s
+            self._server.say(step=step, done=done, total=total)
 
 
 def work_for_server(module: str, work: Callable[[Server], None]) -> NoReturn:

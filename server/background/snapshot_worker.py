@@ -11,11 +11,10 @@ It leaves nothing half-made behind.
 from __future__ import annotations
 
 import argparse
-import time
 from pathlib import Path
 from typing import Any, Final
 
-from riverbed.server.background.child import Server, work_for_server
+from riverbed.server.background.child import Reports, Server, work_for_server
 from riverbed.server.version import VERSION
 from riverbed.store.disk.priority import step_back
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
@@ -23,7 +22,6 @@ from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.writer import delete_old, take_snapshot
 
 MODULE: Final = "riverbed.server.background.snapshot_worker"
-_REPORT_S: Final = 0.2
 
 
 def work(server: Server) -> None:
@@ -41,7 +39,7 @@ def work(server: Server) -> None:
         folder / asked.name if asked.name else None,
         program=f"riverbed {VERSION}",
         leave_bytes=asked.leave_bytes,
-        steps=_Reports(server).step,
+        steps=Reports(server).step,
     )
     if asked.keep:
         delete_old(made, asked.keep, asked.directory)
@@ -59,21 +57,6 @@ def _described(made: Snapshot) -> dict[str, Any]:
         "entries": manifest.entries,
         "bytes": made.size_bytes,
     }
-
-
-class _Reports:
-    """Reports progress now and then."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._said_s = 0.0
-
-    def step(self, step: str, done: int, total: int) -> None:
-        self._server.go_on()
-        now_s = time.monotonic()
-        if now_s - self._said_s >= _REPORT_S:
-            self._said_s = now_s
-            self._server.say(step=step, done=done, total=total)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     command    the client is blocked                      a thread makes a checkpoint durable
     process    copies the last checkpoint                progress goes to INFO
+    another    writes it as Parquet too                  with `snapshot-columns`; the snapshot is whole without
     end        the client has path and offset            or why there is none
 
 The client is sent the offset that was really copied; it covers everything that ran before the command.  If the client
@@ -15,18 +16,21 @@ import contextlib
 import logging
 import os
 from collections.abc import Coroutine
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 
 from riverbed.server.background import snapshot_worker as snapshotprocess
 from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.config.kinds import BadValueError
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import clear_leftovers
 from riverbed.store.errors import LogWriteError, StateLostError, UnsafeFileError
-from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.layout import COLUMNS_WORKING_PREFIX, SNAPSHOTS_DIRECTORY
 from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
 
@@ -44,6 +48,8 @@ log = logging.getLogger("riverbed")
 UNDER_WAY: Final = "ERR a snapshot is under way already"
 # The errors that a snapshot may end with; any other is a defect.
 _EXPECTED: Final = (WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
+# A program of the tools, with libraries that the server does without.
+_COLUMNS_MODULE: Final = "riverbed.tools.columns.worker"
 BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins with one of the first two"
 
 
@@ -58,6 +64,15 @@ class Snapshots:
         self._tasks = tasks
         self._checkpoints = checkpoints
         self._running: set[asyncio.Task[None]] = set()
+        self._config = core.config
+        if self._config.snapshot_columns and find_spec("pyarrow") is None:
+            log.warning("snapshots will have no columns: pyarrow is not installed: pip install 'riverbed[sql]'")
+        self._config.observe("snapshot-columns", self._require_library)
+
+    def _require_library(self) -> None:
+        """Refuse a change that cannot come true.  Raises BadValueError."""
+        if self._config.snapshot_columns and find_spec("pyarrow") is None:
+            raise BadValueError("pyarrow is not installed: pip install 'riverbed[sql]'")
 
     # -- what clients ask for ------------------------------------------------------------------------------------------
 
@@ -113,6 +128,7 @@ class Snapshots:
         try:
             await self._checkpoints.checkpoint_in_thread()
             made = await self._run(name, keep)
+            await self._add_columns(Path(made["path"]))
         finally:
             self._status.end(None if made is None else str(made["name"]), 0 if made is None else int(made["offset"]))
             if made is None:
@@ -128,6 +144,35 @@ class Snapshots:
                 "clearing away a snapshot", clear_leftovers, self._folder, WORKING_PREFIX, expected=(OSError,)
             )
 
+    async def _add_columns(self, snapshot: Path) -> None:
+        """Write a snapshot as Parquet too, if that is wanted; where it fails, the snapshot stays as it is."""
+        status = self._status
+        status.columns_ok, status.columns_bytes = None, 0
+        if not self._config.snapshot_columns:
+            return
+        status.columns_ok = False
+        try:
+            status.columns_bytes = await self._write_columns(snapshot)
+        except WorkerError as error:
+            log.warning("snapshot %s has no columns: %s", snapshot, error)
+            with contextlib.suppress(OSError):
+                await self._tasks.in_thread(
+                    "clearing away columns", clear_leftovers, snapshot, COLUMNS_WORKING_PREFIX, expected=(OSError,)
+                )
+        else:
+            status.columns_ok = True
+
+    async def _write_columns(self, snapshot: Path) -> int:
+        """-> the bytes of the files.  Raises WorkerError."""
+        leave = self._engine.options.reserve_bytes
+        async with Worker(self._tasks, _COLUMNS_MODULE, snapshot, "--leave-bytes", leave) as worker:
+            while "columns" not in (answer := await worker.receive()):
+                self._note_step(answer)
+            return int(answer["columns"])
+
+    def _note_step(self, answer: dict[str, Any]) -> None:
+        self._status.step, self._status.done, self._status.total = answer["step"], answer["done"], answer["total"]
+
     async def _run(self, name: str | None, keep: int | None) -> dict[str, Any]:
         """-> what was made.  Raises WorkerError."""
         engine = self._engine
@@ -135,16 +180,10 @@ class Snapshots:
         arguments += [] if name is None else ["--name", name]
         arguments += [] if keep is None else ["--keep", keep]
         async with Worker(self._tasks, snapshotprocess.MODULE, *arguments) as worker:
-            while True:
-                answer = await worker.receive()
-                if "made" in answer:
-                    made: dict[str, Any] = answer["made"]
-                    return made
-                self._status.step, self._status.done, self._status.total = (
-                    answer["step"],
-                    answer["done"],
-                    answer["total"],
-                )
+            while "made" not in (answer := await worker.receive()):
+                self._note_step(answer)
+            made: dict[str, Any] = answer["made"]
+            return made
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

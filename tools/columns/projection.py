@@ -27,7 +27,7 @@ METADATA: Final = {
     REST: pa.map_(pa.string(), pa.binary()),
 }
 # Fields beyond these are in `_fields` alone: a file with a column for each of a million names helps no reader.
-_MOST_FIELDS: Final = 200
+MOST_FIELDS: Final = 200
 
 
 class Projection:
@@ -67,8 +67,8 @@ def field_types(batches: Iterable[EntryBatch]) -> dict[str, pa.DataType]:
     folded: set[str] = set()
     for rows in batches:
         for name in rows.names():
-            text = _column_name(name)
-            if text and text not in found and text.casefold() not in folded and len(found) < _MOST_FIELDS:
+            text = column_name(name)
+            if text and text not in found and text.casefold() not in folded and len(found) < MOST_FIELDS:
                 found[text] = pa.string()
                 folded.add(text.casefold())
         for text, kind in found.items():
@@ -77,7 +77,8 @@ def field_types(batches: Iterable[EntryBatch]) -> dict[str, pa.DataType]:
     return found
 
 
-def _column_name(name: bytes) -> str | None:
+def column_name(name: bytes) -> str | None:
+    """The column that a field may have; None for a name that is in `_fields` alone."""
     try:
         text = name.decode()
     except UnicodeDecodeError:

@@ -3,7 +3,8 @@
     SNAPSHOT/columns/manifest.json       identity of the snapshot, version, streams, digests of the files
     SNAPSHOT/columns/streams/7.parquet   the entries of stream number 7, in the order of their IDs
 
-They are made once, of a whole snapshot, and are complete as soon as they are in their place.
+They are made once, of a whole snapshot, and are complete as soon as they are in their place.  A snapshot that has none
+and must stay as it is can have them in another folder, with the same files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +26,8 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.ids import id_text
-from riverbed.store.layout import MANIFEST_NAME
+from riverbed.store.layout import COLUMNS_DIRECTORY, COLUMNS_WORKING_PREFIX, MANIFEST_NAME
+from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.snapshot.reader import FileDigest, Snapshot, verify_file
 from riverbed.store.snapshot.writer import write_digested
 from riverbed.store.tables.reader import TableReader
@@ -33,10 +36,8 @@ from riverbed.tools.columns.fetch import fetch
 from riverbed.tools.columns.projection import METADATA, REST, Projection, field_types
 from riverbed.tools.columns.streams import Range, StreamHere
 
-COLUMNS_DIRECTORY: Final = "columns"
 VERSION: Final = 1
 _FORMAT: Final = "riverbed-columns"
-_WORKING_PREFIX: Final = ".columns-"
 _ROW_GROUP: Final = 64 << 10
 # A stream is a file.
 _MOST_STREAMS: Final = 10_000
@@ -53,6 +54,10 @@ class ColumnsError(StoreError):
     """A snapshot has no columns, or they must not be read: one line that says why."""
 
 
+class NoColumnsError(ColumnsError):
+    """A snapshot has no columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamColumns:
     """The Parquet files of one stream, in the order of their IDs."""
@@ -64,34 +69,19 @@ class StreamColumns:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write_columns(snapshot: Snapshot) -> Path:
+def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress = ignore) -> Path:
     """Make the columns of a whole snapshot; -> their directory.  Damaged ones are replaced.
 
-    Raises ColumnsError for more streams than files are wise; CorruptionError, MalformedRowError, OSError.
+    Calls `steps` with the entries written so far, and ends when it raises.  The disk keeps `leave_bytes` free.  Raises
+    ColumnsError for more streams than files are wise, and for too little space; CorruptionError, MalformedRowError,
+    OSError.
     """
-    if snapshot.manifest.streams > _MOST_STREAMS:
-        raise ColumnsError(f"{snapshot.path} has {snapshot.manifest.streams} streams; columns are for {_MOST_STREAMS}")
-    snapshot.verify()
     target = snapshot.path / COLUMNS_DIRECTORY
     files = OsFiles()
-    with working_directory(snapshot.path, _WORKING_PREFIX) as working:
-        folder = working / "streams"
-        folder.mkdir()
-        tables = snapshot.open_tables()
-        try:
-            with tables.env.begin() as txn:
-                reader = TableReader(tables, txn)
-                about = [_write_stream(reader, stream, working) for stream in streams(reader) if stream.row.length]
-        finally:
-            tables.close()
-        manifest = {"format": _FORMAT, "version": VERSION, "snapshot": _identity(snapshot), "streams": about}
-        text = json.dumps(manifest, indent=1).encode().removesuffix(b"\n}")
-        guarded = text + b',\n "crc32c": "%08x"\n}\n' % crc32c(text)
-        write_digested(working / MANIFEST_NAME, [guarded], files)
-        files.sync_directory(folder)
-        files.sync_directory(working)
+    with working_directory(snapshot.path, COLUMNS_WORKING_PREFIX) as working:
+        fill_columns(snapshot, working, leave_bytes=leave_bytes, steps=steps)
         if target.exists():
-            old = name_for(snapshot.path, _WORKING_PREFIX)
+            old = name_for(snapshot.path, COLUMNS_WORKING_PREFIX)
             os.rename(target, old)
             shutil.rmtree(old, ignore_errors=True)
         os.rename(working, target)
@@ -99,7 +89,48 @@ def write_columns(snapshot: Snapshot) -> Path:
     return target
 
 
-def _write_stream(reader: TableReader, stream: LiveStream, working: Path) -> dict[str, Any]:
+def fill_columns(snapshot: Snapshot, folder: Path, *, leave_bytes: int = 0, steps: Progress = ignore) -> None:
+    """Write the columns of a whole snapshot into an empty folder, which holds all of them at the end, on disk.
+
+    Parameters and errors are those of `write_columns`.
+    """
+    if snapshot.manifest.streams > _MOST_STREAMS:
+        raise ColumnsError(f"{snapshot.path} has {snapshot.manifest.streams} streams; columns are for {_MOST_STREAMS}")
+    snapshot.verify()
+    files = OsFiles()
+    count = counter(steps, COLUMNS_DIRECTORY, snapshot.manifest.entries)
+
+    def written(entries: int) -> None:
+        _require_space(folder, leave_bytes)
+        count(entries)
+
+    (folder / "streams").mkdir()
+    tables = snapshot.open_tables()
+    try:
+        with tables.env.begin() as txn:
+            reader = TableReader(tables, txn)
+            full = [stream for stream in streams(reader) if stream.row.length]
+            about = [_write_stream(reader, stream, folder, written) for stream in full]
+    finally:
+        tables.close()
+    manifest = {"format": _FORMAT, "version": VERSION, "snapshot": _identity(snapshot), "streams": about}
+    text = json.dumps(manifest, indent=1).encode().removesuffix(b"\n}")
+    guarded = text + b',\n "crc32c": "%08x"\n}\n' % crc32c(text)
+    write_digested(folder / MANIFEST_NAME, [guarded], files)
+    files.sync_directory(folder / "streams")
+    files.sync_directory(folder)
+
+
+def _require_space(folder: Path, leave_bytes: int) -> None:
+    """Raise ColumnsError when less of the disk is free than is to be left."""
+    free = shutil.disk_usage(folder).free
+    if free < leave_bytes:
+        raise ColumnsError(f"not enough space in {folder.parent}: {free} bytes free, {leave_bytes} to be left")
+
+
+def _write_stream(
+    reader: TableReader, stream: LiveStream, working: Path, written: Callable[[int], None]
+) -> dict[str, Any]:
     here = StreamHere(stream.db, stream.key, stream.row, Range())
     fields = field_types(fetched.batch for fetched in fetch(reader, [here], is_live=False))
     kinds = {name: METADATA[name] for name in ("_ms", "_seq", "_id")} | fields | {REST: METADATA[REST]}
@@ -109,6 +140,7 @@ def _write_stream(reader: TableReader, stream: LiveStream, working: Path) -> dic
         waiting: list[pa.RecordBatch] = []
         for fetched in fetch(reader, [here], is_live=False):
             waiting.append(projection.batch(fetched.batch))
+            written(waiting[-1].num_rows)
             if sum(batch.num_rows for batch in waiting) >= _ROW_GROUP:
                 waiting = _write_groups(writer, waiting)
         if waiting:
@@ -152,12 +184,16 @@ def _identity(snapshot: Snapshot) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def stream_columns(snapshot: Snapshot, db: int, key: bytes) -> StreamColumns:
-    """The files of one stream, compared with their checksums.
+def stream_columns(snapshot: Snapshot, db: int, key: bytes, folder: Path | None = None) -> StreamColumns:
+    """The files of one stream, compared with their checksums.  `folder` None: those in the snapshot itself.
 
-    Raises ColumnsError when there are none, or when they are damaged, of another version or of another snapshot.
+    Raises NoColumnsError when there is no folder of columns; ColumnsError when the stream has none, or when they are
+    damaged, of another version or of another snapshot.
     """
-    folder = snapshot.path / COLUMNS_DIRECTORY
+    if folder is None:
+        folder = snapshot.path / COLUMNS_DIRECTORY
+        if not os.path.lexists(folder):
+            raise NoColumnsError(f"{snapshot.path} has no columns")
     values = _manifest(snapshot, folder / MANIFEST_NAME)
     try:
         for stream in values["streams"]:
@@ -176,7 +212,7 @@ def _manifest(snapshot: Snapshot, path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             data = file.read(_MOST_MANIFEST_BYTES + 1)
     except FileNotFoundError:
-        raise ColumnsError(f"{snapshot.path} has no columns") from None
+        raise ColumnsError(f"{path.parent} has no columns of {snapshot.path}: its manifest is missing") from None
     except OSError as error:
         raise ColumnsError(f"cannot read {path}: {error}") from error
     guard = _GUARD.search(data)
@@ -185,7 +221,7 @@ def _manifest(snapshot: Snapshot, path: Path) -> dict[str, Any]:
     try:
         values: dict[str, Any] = json.loads(data)
         found, version, identity = values["format"], values["version"], values["snapshot"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ColumnsError(f"{path} does not decode: {error!r}") from error
     if (found, version) != (_FORMAT, VERSION):
         raise ColumnsError(f"{path} is {found} version {version}; this program reads {_FORMAT} version {VERSION}")

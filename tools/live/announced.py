@@ -2,8 +2,9 @@
 
     *3\\r\\n  $1\\r\\na\\r\\n  *300000000\\r\\n      16 bytes announce 300,000,000 elements, and lists in lists add up
 
-The received bytes are searched without parsing, as long as this shows that few elements are missing.  Text that looks
-like the head of a list can make the estimate too high; then the replies under way are parsed to get the exact number.
+The received bytes are searched without parsing, as long as this shows that few elements are missing and that lines end.
+Text that looks like the head of a list can make the estimate too high, and a long string has no line in it; then the
+replies under way are parsed to get the exact numbers.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Announced:
 
     def __init__(self) -> None:
         self._missing = 0  # an upper bound, until replies are parsed
+        self._unended = 0  # bytes received since a line has ended: a line without end, or the middle of a string
         self._kept: list[bytes] = []  # bytes received since replies were last complete
         self._tail = b""
         self._exact: _Framing | None = None
@@ -43,7 +45,9 @@ class Announced:
         if self._exact is None:
             self._kept.append(data)
             self._guess(self._tail + data)
-            if self._missing <= MAX_MISSING:
+            end = data.rfind(b"\r\n")
+            self._unended = self._unended + len(data) if end < 0 else len(data) - end - 2
+            if self._missing <= MAX_MISSING and self._unended < _MAX_LINE_BYTES:
                 return
             data = b"".join(self._kept)
             self._kept.clear()
@@ -61,7 +65,7 @@ class Announced:
 
     def complete(self) -> None:
         """Reset the counts.  Every expected reply has come, and no bytes after them."""
-        self._missing = 0
+        self._missing = self._unended = 0
         self._kept.clear()
         self._tail = b""
         self._exact = None

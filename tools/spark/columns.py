@@ -5,33 +5,72 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import lmdb
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from riverbed.store.snapshot.reader import open_snapshot
+from riverbed.store.errors import StoreError
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.columns.projection import METADATA, REST
-from riverbed.tools.columns.sidecar import ColumnsError, stream_columns
-from riverbed.tools.spark.reading.options import names_text
+from riverbed.tools.columns.sidecar import (
+    VERSION,
+    ColumnsError,
+    NoColumnsError,
+    StreamColumns,
+    fill_columns,
+    stream_columns,
+)
+from riverbed.tools.spark.reading.cache import Cache
+from riverbed.tools.spark.reading.options import CACHE_BYTES, names_text
 
 
-def read_columns(spark: SparkSession, snapshot: str | Path, stream: str | bytes, *, db: int = 0) -> DataFrame:
+def read_columns(
+    spark: SparkSession,
+    snapshot: str | Path,
+    stream: str | bytes,
+    *,
+    db: int = 0,
+    cache_directory: str | Path | None = None,
+    cache_bytes: int = CACHE_BYTES,
+) -> DataFrame:
     """The entries of a stream: `_ms _seq _id`, a column for each of its fields, and `_rest` with the others.
 
     Spark plans over plain Parquet, without Python and without a jar.  Columns that are missing, damaged, of another
     version or of another snapshot are not read: one warning says so, and the tables give the same rows.
 
-    Raises StoreError, OSError for what is no snapshot; Failure for a stream that it does not have.
+    With `cache_directory`, a snapshot without columns gets them there, at its first query; the snapshot stays as it is.
+    All machines must share that directory.  It keeps at most `cache_bytes` beside what is in use.
+
+    Raises StoreError, OSError for what is no snapshot; Failure for a stream that it does not have; SourceError for a
+    cache of another user.
     """
     path = Path(snapshot).absolute()
     key = stream.encode() if isinstance(stream, str) else stream
     try:
-        files = stream_columns(open_snapshot(path), db, key).files
+        cache = None if cache_directory is None else Cache(str(cache_directory), cache_bytes)
+        files = _columns(open_snapshot(path), db, key, cache).files
         # As a URI, since Spark takes a path for a glob.
         return spark.read.parquet(*(file.as_uri() for file in files))
     except ColumnsError as error:
         warnings.warn(f"{error}; reading the tables", stacklevel=2)
     return _over_tables(spark, path, key, db)
+
+
+def _columns(snapshot: Snapshot, db: int, key: bytes, cache: Cache | None) -> StreamColumns:
+    """The columns of a stream, from the snapshot or else from the cache.  Raises ColumnsError."""
+    try:
+        return stream_columns(snapshot, db, key)
+    except NoColumnsError:
+        if cache is None:
+            raise
+    # All that the manifest says, so that no two snapshots share an entry.
+    identity = f"columns {VERSION} {snapshot.manifest}"
+    try:
+        folder = cache.get(identity, lambda working: fill_columns(snapshot, working))
+    except (StoreError, OSError, lmdb.Error, ValueError) as error:
+        raise ColumnsError(f"cannot make columns of {snapshot.path} in {cache.path}: {error}") from error
+    return stream_columns(snapshot, db, key, folder)
 
 
 def _over_tables(spark: SparkSession, path: Path, key: bytes, db: int) -> DataFrame:

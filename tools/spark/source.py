@@ -55,7 +55,13 @@ class RiverbedSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        return default_schema(read_options(self.options).table)
+        options = read_options(self.options)
+        if options.infer_schema:
+            from riverbed.tools.spark.reading.inference import inferred_schema
+
+            settle()
+            return inferred_schema(options)
+        return default_schema(options.table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         settle()

@@ -16,12 +16,14 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
 from riverbed.store.tables.environment import Tables
+from riverbed.tools.columns.sidecar import stream_columns
 from tests.conftest import broken_invariants
 from tests.support.faults.disks import small_tmpfs
 from tests.support.faults.gate import Gate, child_of
 from tests.support.raw import Node, RawClient, parse
 from tests.support.servers import RiverbedServer
 from tests.support.store.stores import Store, dump_database
+from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import persistence, process_ended, until
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -223,7 +225,7 @@ def test_a_server_that_stops_ends_its_snapshot(gate: Gate, riverbed: RiverbedSer
         client.send("RIVERBED", "SNAPSHOT")
         pid = child_of(riverbed)
         riverbed.stop()
-    assert not Path(f"/proc/{pid}").exists()
+    process_ended(pid)  # although the gate stays closed
     assert not folder(riverbed).exists()
 
 
@@ -236,6 +238,83 @@ def test_a_server_that_is_killed_leaves_nothing_half_made(gate: Gate, riverbed: 
     gate.open()
     process_ended(pid)
     assert all(open_snapshot(path, verify=True) for path in folder(riverbed).glob("*"))
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def columns_of(client: RawClient) -> tuple[str, int]:
+    told = persistence(client)
+    return told["riverbed_snapshot_columns"], int(told["riverbed_snapshot_columns_bytes"])
+
+
+def test_a_snapshot_has_columns_when_the_setting_says_so(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        without = take(client)
+        assert columns_of(client) == ("none", 0)
+        assert client.ask("CONFIG", "SET", "snapshot-columns", "yes") == b"+OK\r\n"
+        told = take(client)
+        state, size = columns_of(client)
+    assert not Path(without["path"], "columns").exists()
+    assert stream_columns(open_snapshot(Path(told["path"]), verify=True), 0, b"s").entries == 2000
+    assert (state, size) == ("ok", sum(file.stat().st_size for file in Path(told["path"], "columns").rglob("*.*")))
+
+
+@pytest.fixture
+def with_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_riverbed: StartRiverbed) -> RiverbedServer:
+    """A server whose processes that write columns never begin."""
+    place = tmp_path / "gate"
+    place.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    Gate(place, "riverbed.tools.columns.worker")
+    server = start_riverbed(options={"snapshot-columns": "yes"})
+    fill(server)
+    return server
+
+
+def writer_of_columns(server: RiverbedServer) -> int:
+    until(lambda: server.children("columns.worker"), "the process that writes columns")
+    return server.children("columns.worker")[0]
+
+
+def test_a_snapshot_whose_columns_fail_is_whole_without_them(with_columns: RiverbedServer) -> None:
+    server = with_columns
+    with server.client() as client:
+        client.send("RIVERBED", "SNAPSHOT", "monday")
+        pid = writer_of_columns(server)
+        left = folder(server) / "monday" / ".columns-left"
+        left.mkdir()
+        os.kill(pid, signal.SIGKILL)
+        assert as_dict(parse(client.reply()))["entries"] == "2000"
+        assert columns_of(client) == ("err", 0)
+        assert persistence(client)["riverbed_snapshot_last_status"] == "ok"
+    assert open_snapshot(folder(server) / "monday", verify=True).manifest.entries == 2000
+    assert not left.exists()
+    assert "has no columns: its process was killed by signal 9" in server.log_tail()
+
+
+def test_a_server_that_stops_ends_the_columns_and_keeps_the_snapshot(with_columns: RiverbedServer) -> None:
+    with with_columns.client() as client:
+        client.send("RIVERBED", "SNAPSHOT", "monday")
+        pid = writer_of_columns(with_columns)
+        with_columns.stop()
+    process_ended(pid)  # one that was just being started is killed, and the server is gone before it has ended
+    names = sorted(path.name for path in (folder(with_columns) / "monday").iterdir())
+    assert names == ["data.mdb", "manifest.json", "streams.jsonl"]
+
+
+def test_columns_that_no_library_can_write_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        refused, setting = await ticks.ask(client, "CONFIG SET snapshot-columns yes", "CONFIG GET snapshot-columns")
+        assert b"pyarrow is not installed" in refused
+        assert setting.endswith(b"$2\r\nno\r\n")
+        ticks.close()
+
+    monkeypatch.setattr("riverbed.server.background.snapshots.find_spec", lambda name: None)
+    in_loop(body())
 
 
 @pytest.fixture

@@ -84,3 +84,11 @@ def test_a_head_is_found_wherever_a_piece_ends_and_nothing_before_it_is_one(size
         take(announced, sound, size)
         with pytest.raises(AnnouncementError):
             take(announced, hostile, size)
+
+
+@pytest.mark.parametrize("size", [1, 7, 60_000, 100_000])
+def test_a_line_that_never_ends_is_refused_before_it_takes_memory(size: int) -> None:
+    announced = Announced()
+    take(announced, encode([b"v" * 300_000, b"w"]), size)
+    with pytest.raises(AnnouncementError, match="a line of more than 65536 bytes"):
+        take(announced, b"+" + b"A" * 300_000, size)

@@ -39,6 +39,7 @@ from riverbed.store.snapshot.reader import (
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
+from riverbed.tools.offline.moment import time_text
 from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import ReadOptions, Verify
@@ -46,6 +47,7 @@ from riverbed.tools.spark.reading.options import ReadOptions, Verify
 _COPY_BYTES: Final = 1 << 20
 _LIVE_MAP_BYTES: Final = 1 << 40
 _FROZEN: Final = "frozen"
+_MOST_LISTED: Final = 10  # snapshots in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,26 @@ def resolve(options: ReadOptions) -> list[tuple[Place, Snapshot]]:
     """The snapshots that the paths name, sorted by name.  Raises SourceError when a path names none."""
     found: dict[str, tuple[Place, Snapshot]] = {}
     for path in options.paths:
-        for place, snapshot in _resolve(path, options):
+        places = list(_resolve(path, options))
+        if options.as_of_ms is not None:
+            places = [_newest(places, options.as_of_ms, path)]
+        for place, snapshot in places:
             found[place.where] = (place, snapshot)
     return sorted(found.values(), key=lambda each: (each[0].name, each[0].path))
+
+
+def _newest(places: list[tuple[Place, Snapshot]], time_ms: int, path: str) -> tuple[Place, Snapshot]:
+    """The newest of one store's snapshots that is not later than a time.  Raises SourceError when there is none."""
+    stores = {snapshot.manifest.store_id for _, snapshot in places}
+    if len(stores) > 1:
+        raise SourceError(f"asOf needs snapshots of one store, and {path} has those of {len(stores)}")
+    places = sorted(places, key=lambda each: (each[0].time_ms, each[0].offset, each[0].name))
+    early = [each for each in places if each[0].time_ms <= time_ms]
+    if not early:
+        listed = [f"{place.name} ({time_text(place.time_ms)})" for place, _ in places[:_MOST_LISTED]]
+        more = f", and {len(places) - _MOST_LISTED} later ones" if len(places) > _MOST_LISTED else ""
+        raise SourceError(f"asOf {time_text(time_ms)} is before all snapshots of {path}: {', '.join(listed)}{more}")
+    return early[-1]
 
 
 def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
@@ -104,6 +123,8 @@ def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]
 
 def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
     if _is_live(path):
+        if options.as_of_ms is not None:
+            raise SourceError(f"{path} is a data directory, which has only its last checkpoint; asOf is for snapshots")
         yield _freeze(path, options)
         return
     names = sorted(os.listdir(path)) if path.is_dir() and not (path / MANIFEST_NAME).exists() else []

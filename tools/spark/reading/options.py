@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -19,6 +19,8 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse
 from riverbed.tools.columns.streams import Range, key_text
 from riverbed.tools.spark.errors import OptionError
 
+CACHE_BYTES: Final = 20 << 30
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_MS: Final = (1 << 64) - 1
 # Prefix of the keys in which writers record what they have written.  They hold no data: read only if they are named.
 JOURNAL_PREFIX: Final = b"riverbed:spark:"
@@ -58,6 +60,7 @@ class ReadOptions:
     """A checked set of options.  `streams` None: all of them."""
 
     paths: tuple[str, ...]
+    as_of_ms: int | None = None  # of each path only the newest snapshot that is not later, in unix milliseconds
     table: Table = Table.ENTRIES
     streams: tuple[bytes, ...] | None = None
     pattern: bytes | None = None
@@ -78,8 +81,10 @@ class ReadOptions:
     verify: Verify = Verify.ONCE
     fetch: bool = False  # also fetch snapshots on a disk that all machines share
     batch_rows: int = 16384
+    infer_schema: bool = False  # without a schema, columns are chosen by a sample of the entries
+    sampled_entries: int = 10_000
     cache_directory: str | None = None
-    cache_bytes: int = 20 << 30
+    cache_bytes: int = CACHE_BYTES
     max_rows_per_trigger: int = 0  # of a micro-batch; 0: no limit
 
     def wants(self, db: int, key: bytes) -> bool:
@@ -120,6 +125,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     asked, starts_at_id = _range(given)
     read = ReadOptions(
         paths=paths,
+        as_of_ms=_moment(given, "asOf"),
         table=_choice(given, "table", Table, Table.ENTRIES),
         streams=streams,
         pattern=pattern,
@@ -138,9 +144,11 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=flag(given, "failOnDataLoss", True),
         verify=_choice(given, "verify", Verify, Verify.ONCE),
         fetch=flag(given, "fetch", False),
+        infer_schema=flag(given, "inferSchema", False),
+        sampled_entries=whole(given, "sampledEntries", 1, 1_000_000, 10_000),
         batch_rows=whole(given, "batchRows", 1, 1 << 20, 16384),
         cache_directory=given.pop("cachedirectory", None),
-        cache_bytes=whole(given, "cacheBytes", 0, 1 << 62, 20 << 30),
+        cache_bytes=whole(given, "cacheBytes", 0, 1 << 62, CACHE_BYTES),
         max_rows_per_trigger=whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0)
         or whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
     )
@@ -151,9 +159,10 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 _IN_SQL: Final = "CREATE TEMPORARY VIEW name USING riverbed OPTIONS (path 'data/snapshots/NAME')"
 # The options as the documentation spells them, for messages.
 _READ: Final = (
-    "path, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
+    "path, asOf, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
     "startingTimestamp, endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, "
-    "failOnDataLoss, verify, fetch, batchRows, cacheDirectory, cacheBytes, maxRowsPerTrigger"
+    "failOnDataLoss, verify, fetch, batchRows, inferSchema, sampledEntries, cacheDirectory, cacheBytes, "
+    "maxRowsPerTrigger"
 )
 
 
@@ -298,7 +307,7 @@ def _moment(given: dict[str, str], name: str) -> int | None:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    milliseconds = int(moment.timestamp() * 1000)
+    milliseconds = (moment - _EPOCH) // timedelta(milliseconds=1)  # a float would miss one now and then
     if not 0 <= milliseconds <= _MAX_MS:
         raise OptionError(f"{name} is before 1970: {text!r}")
     return milliseconds

@@ -65,6 +65,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if options.table is not Table.ENTRIES:
             raise OptionError(f"only entries can be streamed; table {options.table.value} is read in batches")
+        if options.as_of_ms is not None:
+            raise OptionError("asOf is for spark.read; endingTimestamp ends a stream")
         if len(options.paths) != 1:
             raise OptionError("a stream is read from one path: a live store, or a folder of its snapshots")
         self._options = options

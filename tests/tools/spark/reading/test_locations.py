@@ -3,18 +3,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyarrow import fs
 
+from riverbed.store.snapshot.reader import encode_manifest, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.tools.spark.errors import DataLossError, SourceError
+from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
 from riverbed.tools.spark.reading import locations
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
 from riverbed.tools.spark.source import SnapshotReader
+from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.support.in_process import HandClock, Product
 from tests.tools.spark.reading.test_cache import let_go
 from tests.tools.spark.stores import freeze, rows_read
@@ -172,6 +175,71 @@ def test_globs_lists_and_folders_name_the_same_snapshots(tmp_path: Path, cache: 
     assert numbers(rows_read(paths[0].parent / "s?", cacheDirectory=cache)) == expected
     assert numbers(rows_read(paths[0].parent / "s*", fetch="true", cacheDirectory=cache)) == expected
     assert numbers(rows_read(paths[1], paths=f'["{paths[0]}", "{paths[1]}/"]', cacheDirectory=cache)) == expected
+
+
+def store_with_snapshots(tmp_path: Path, times: list[int]) -> Path:
+    """A folder of snapshots of one store, each with one entry more than the one before; -> the folder."""
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    for number, time_ms in enumerate(times):
+        product = Product(tmp_path / "data", HandClock())
+        product.run("XADD", "s", f"{1 + number}-0", "n", number)
+        # Names say nothing about the order.
+        path = freeze(product, folder / f"s{20 - number}")
+        manifest = replace(open_snapshot(path).manifest, time_ms=time_ms)
+        (path / "manifest.json").write_bytes(encode_manifest(manifest, "for people"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("as_of", "expected"),
+    [
+        ("1001", 0),
+        ("1970-01-01T00:00:01.001Z", 0),
+        ("2000", 2),
+        ("1970-01-01T01:00:02+01:00", 2),
+        ("99999999999999", 3),
+    ],
+)
+@pytest.mark.parametrize("fetch", ["false", "true"])
+def test_as_of_reads_the_newest_snapshot_that_is_not_later(
+    tmp_path: Path, cache: Path, as_of: str, expected: int, fetch: str
+) -> None:
+    folder = store_with_snapshots(tmp_path, [1001, 2000, 2000, 3000])
+    rows = rows_read(folder, asOf=as_of, fetch=fetch, cacheDirectory=cache)
+    assert numbers(rows) == list(range(expected + 1))
+    assert {row["snapshot"] for row in rows} == {f"s{20 - expected}"}
+
+
+def test_a_time_before_all_snapshots_is_refused_with_their_times(tmp_path: Path, cache: Path) -> None:
+    folder = store_with_snapshots(tmp_path, [number * 1000 for number in range(1, 13)])
+    with pytest.raises(SourceError, match="before all snapshots") as caught:
+        rows_read(folder, asOf="999", cacheDirectory=cache)
+    assert "asOf 1970-01-01T00:00:00.999Z" in str(caught.value)
+    assert ": s20 (1970-01-01T00:00:01.000Z), s19 (1970-01-01T00:00:02.000Z), " in str(caught.value)
+    assert str(caught.value).endswith(", and 2 later ones")
+
+
+def test_as_of_is_refused_where_it_would_choose_between_stores(tmp_path: Path, cache: Path) -> None:
+    folder = store_with_snapshots(tmp_path, [1000])
+    other = snapshot_of(tmp_path, "other")
+    other.rename(folder / "other")
+    with pytest.raises(SourceError, match="snapshots of one store"):
+        rows_read(folder, asOf="99999999999999", cacheDirectory=cache)
+
+
+def test_as_of_is_refused_for_a_data_directory_and_for_a_stream(tmp_path: Path, cache: Path) -> None:
+    Product(tmp_path / "data", HandClock()).close()
+    with pytest.raises(SourceError, match="only its last checkpoint"):
+        rows_read(tmp_path / "data", asOf="99999999999999", cacheDirectory=cache)
+    asked = read_options({"path": str(tmp_path), "asOf": "1"})
+    with pytest.raises(OptionError, match="asOf is for"):
+        EntryStreamReader(asked, default_schema(Table.ENTRIES))
+
+
+def test_as_of_that_is_no_time_is_refused() -> None:
+    with pytest.raises(OptionError, match="asOf must be a time"):
+        read_options({"path": "x", "asOf": "yesterday"})
 
 
 def test_a_store_in_the_place_of_another_is_frozen_although_its_file_looks_the_same(

@@ -129,7 +129,7 @@ class Ledger:
             if not 1 <= (version := values.pop("version")) <= _VERSION:
                 raise Failure(f"{path} has version {version}; this program knows 1 to {_VERSION}")
             return Run(**values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Failure(f"{path} is damaged: {error!r}") from error
 
 
