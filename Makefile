@@ -16,7 +16,7 @@ WHEELS ?= dist
 
 BIN := .venv/bin
 
-.PHONY: help run wheels test test-compiled simulate mutants redis-tests quick lint bench lock clean
+.PHONY: help run wheels compiled test test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
@@ -28,7 +28,7 @@ help:
 	@echo "make redis-tests  Redis's own stream tests against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
 	@echo "make quick   linters, types, contracts, and the tests of the sources, without the slow ones and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
-	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=)"
+	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=); make bench-compiled takes the wheel of compiled modules"
 	@echo "make lock    renew requirements/*.txt: the versions and hashes that the other targets install"
 	@echo "make clean   remove the virtual environment and caches; data stays"
 
@@ -48,11 +48,13 @@ test: lint
 	$(MAKE) --no-print-directory test-compiled
 
 # .venv-compiled has the wheel, and finds in .venv all that is not Riverbed.  Without a C compiler this fails.
-test-compiled: .venv/installed-test
-	@sh .ci/install-test-tools
+compiled: .venv/installed-test
 	$(MAKE) --no-print-directory wheels WHEELS=build/compiled/dist
 	rm -rf .venv-compiled
 	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
+
+test-compiled: compiled
+	@sh .ci/install-test-tools
 	RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
 
 simulate: .venv/installed-test
@@ -78,6 +80,10 @@ lint: .venv/installed-test
 bench: .venv/installed-bench
 	@sh .ci/install-test-tools
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-compiled: .venv/installed-bench compiled
+	@sh .ci/install-test-tools
+	.venv-compiled/bin/python -m benchmarks $(BENCH_ARGS)
 
 clean:
 	rm -rf .venv .venv-compiled build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

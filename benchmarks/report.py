@@ -14,6 +14,8 @@ from statistics import median
 
 from rich.table import Table
 
+from riverbed.server.version import IS_COMPILED
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -125,7 +127,8 @@ def versions() -> str:
     redis = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
     words = dict(word.partition("=")[::2] for word in redis.split() if "=" in word)
     packages = ", ".join(f"{name} {version(name)}" for name in ("lmdb", "hiredis", "uvloop", "redis"))
-    return f"redis-server {words.get('v', '?')}, Python {platform.python_version()}, {packages}"
+    form = "compiled" if IS_COMPILED else "interpreted"
+    return f"Riverbed {form}, redis-server {words.get('v', '?')}, Python {platform.python_version()}, {packages}"
 
 
 def samples_text(values: list[float]) -> str:

@@ -20,6 +20,17 @@ def until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
+def until_counted(count: Callable[[], int], enough: int, what: str) -> None:
+    """Wait until a count is reached, however slowly it grows; two minutes without any growth are too many."""
+    reached = -1
+    while (now := count()) < enough:
+        if now > reached:
+            reached = now
+            deadline = time.monotonic() + _PATIENCE_S
+        assert time.monotonic() < deadline, f"it stayed at {reached}: {what}"
+        time.sleep(0.005)
+
+
 def until_blocked(client: RawClient, count: int) -> None:
     """Wait until the server says that so many clients are blocked."""
     line = b"blocked_clients:%d\r\n" % count

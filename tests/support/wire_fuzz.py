@@ -14,6 +14,8 @@ from importlib.machinery import ExtensionFileLoader
 from types import ModuleType
 from typing import Any, Final
 
+from crc32c import crc32c
+
 from riverbed.store.wire import reference
 from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 
@@ -244,7 +246,11 @@ def compare_pending(native: ModuleType, rng: random.Random) -> None:
     first = first[: rng.choice([16] * 50 + [15])]
     now_ms, until_ms = rng.choice([0, 7, 1_700_000_000_001]), rng.choice([-1, 0, 6, (1 << 63) - 1])
     most = rng.choice([0, 1, 3, 1000, -1])
-    arguments = (rows, first, last, owners, now_ms, until_ms, most)
+    prefix = number(3, 7)[: rng.choice([8] * 50 + [7])]
+    if rng.random() < 0.7:
+        covered = rng.choice([prefix, prefix, b"", b"another"])
+        rows = [row + crc32c(row, crc32c(covered)).to_bytes(4, "big") for row in rows]
+    arguments = (prefix, rows, first, last, owners, now_ms, until_ms, most)
     found, expected = outcome(native.show_pending, *arguments), outcome(reference.show_pending, *arguments)
     assert found == expected, (arguments, found, expected)
 
@@ -306,7 +312,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: list(filled.take_rows()),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
-        lambda: native.show_pending([bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
+        lambda: native.show_pending(PREFIX, [bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
         lambda: native.packed_id(b"1-1"),
         lambda: native.find_id(many, wanted),
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),

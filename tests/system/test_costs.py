@@ -2,13 +2,13 @@
 
 What is counted are calls of functions while a command runs on data of one size, and on four times as much.  A command
 "in slices", "from a view" or "at once" makes no longer turns with more data; one "for each" of something does, and its
-row says what of.  Time plays no part.  Calls of compiled modules cannot be counted: there a turn never looks longer.
+row says what of.  Time plays no part, and nothing is counted of what the garbage collector calls for objects that other
+tests have left.  Calls of compiled modules cannot be counted: there a turn never looks longer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution import sliced_commands
 from riverbed.server.version import IS_COMPILED
+from tests.support.effort import undisturbed
 from tests.support.raw import encode
 from tests.support.servers import ROOT
 from tests.support.ticks import Client, Ticks, in_loop
@@ -349,14 +350,12 @@ def longest_turn(directory: Path, n: int, before: Lines, line: str) -> int:
     found = []
 
     async def body() -> None:
-        ticks = Ticks(directory / str(n))
+        ticks = Ticks(directory / str(n), slowlog_log_slower_than=-1)
         client = await prepared(ticks, n, before)
-        with pytest.MonkeyPatch.context() as patched:
-            gc.disable()
+        with pytest.MonkeyPatch.context() as patched, undisturbed():
             turns = Turns(patched)
             await answered(client, filled(line, n))
             await ticks.settle()
-            gc.enable()
         found.append(turns.longest)
         client.leave()
         await ticks.settle()
@@ -415,12 +414,12 @@ def test_commands_of_one_key_look_at_nothing_else(tmp_path: Path) -> None:
     longest: list[dict[str, int]] = []
 
     async def body(n: int) -> None:
-        ticks = Ticks(tmp_path / str(n))
+        ticks = Ticks(tmp_path / str(n), slowlog_log_slower_than=-1)  # SLOWLOG GET is one of them
         client = await prepared(ticks, n, after(everything, "HELLO 3", "SUBSCRIBE {names}", "WATCH {names}"))
         found = {}
         for name, line in plain_lines().items():
             asker = ticks.connect()
-            with pytest.MonkeyPatch.context() as patched:
+            with pytest.MonkeyPatch.context() as patched, undisturbed():
                 turns = Turns(patched)
                 await answered(asker, line)
             found[name] = turns.longest

@@ -37,7 +37,7 @@ from tests.support.faults.group_storm import (
 from tests.support.faults.stops import GRACEFUL, KILL, end
 from tests.support.scripts.states import groups_of
 from tests.support.servers import RiverbedServer, Server
-from tests.support.waiting import until
+from tests.support.waiting import until_counted
 
 ROUNDS = 10
 STORMERS = 4
@@ -59,7 +59,11 @@ def storm(server: Server, seed: int, number: int, families: Sequence[Any], way: 
     for stormer in stormers:
         stormer.start()
     looks = random.Random(seed).randint(STORMERS, MAX_LOOKS)
-    until(lambda: sum(one.looks for one in stormers) >= looks or any(one.error for one in stormers), f"{looks} looks")
+    until_counted(
+        lambda: looks if any(one.error for one in stormers) else sum(one.looks for one in stormers),
+        looks,
+        f"{looks} looks",
+    )
     end(server, way)
     finish(stormers)
     return stormers
@@ -135,12 +139,12 @@ def until_given(workers: Sequence[Worker], count: int) -> None:
     """Let them work until they were given so many entries and have acknowledged some; or until one has failed."""
     all_notes = [worker.notes for worker in workers]
 
-    def is_reached() -> bool:
+    def told() -> int:
         given = sum(len(notes.given) for notes in all_notes)
         acknowledged = sum(len(notes.acknowledged) for notes in all_notes)
-        return (given >= count and acknowledged >= 5) or any(worker.error for worker in workers)
+        return count + 5 if any(worker.error for worker in workers) else min(given, count) + min(acknowledged, 5)
 
-    until(is_reached, f"{count} entries that were given, and some acknowledged")
+    until_counted(told, count + 5, f"{count} entries that were given, and some acknowledged")
 
 
 def test_consumers_that_share_a_group_lose_nothing_when_the_server_is_killed(start_riverbed: StartRiverbed) -> None:

@@ -105,6 +105,27 @@ def test_a_replica_takes_more_at_once_than_its_own_clients_may_send(start_riverb
     assert "damaged" not in replica.log_tail()
 
 
+def test_a_transaction_of_many_megabytes_reaches_replicas_and_theirs(start_riverbed: StartRiverbed) -> None:
+    primary, replica, last = (start_riverbed() for _ in range(3))
+    follow(replica, primary.port)
+    follow(last, replica.port)
+    with primary.client() as client:
+        client.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        adds = [("XADD", "s", f"{number}-1", "f", "x" * 60) for number in range(1, 60_000)]
+        reads = [
+            ("XREADGROUP", "GROUP", "g", f"c{number}", "COUNT", "3", "STREAMS", "s", ">") for number in range(1000)
+        ]
+        long = ("XADD", "s", "70000-1", "f", "y" * (5 << 20))
+        client.pipeline([("MULTI",), *adds, *reads, long, ("EXEC",)])
+        until_level(primary, replica, last)
+        shown = client.ask("XINFO", "STREAM", "s"), client.ask("XPENDING", "s", "g"), client.ask("DBSIZE")
+    for follower in (replica, last):
+        with follower.client() as client:
+            assert shown == (client.ask("XINFO", "STREAM", "s"), client.ask("XPENDING", "s", "g"), client.ask("DBSIZE"))
+            assert entries(follower) == entries(primary)
+        assert "full sync follows" not in follower.log_tail() and "damaged" not in follower.log_tail()
+
+
 def test_a_pause_of_clients_does_not_keep_replicas_from_being_heard(start_riverbed: StartRiverbed) -> None:
     primary = start_riverbed()
     with primary.client() as client, primary.client() as replica:

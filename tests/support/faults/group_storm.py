@@ -294,7 +294,9 @@ class Worker(threading.Thread):
         held = sorted(notes.given - notes.perhaps_acknowledged)
         match self._random.randrange(6):
             case 0 | 1:
-                notes.added.add(parse(client.ask("XADD", key, "*", "f", "v")).text)
+                added = parse(client.ask("XADD", key, "*", "f", "v"))
+                if added.kind == "$":
+                    notes.added.add(added.text)
             case 2:
                 start = ("XREADGROUP", "GROUP", SHARED_GROUP, notes.name, "COUNT", self._random.randint(1, 3))
                 reply = parse(client.ask(*start, "BLOCK", 5, "STREAMS", key, ">"))
@@ -307,8 +309,11 @@ class Worker(threading.Thread):
             case _ if held:
                 chosen = self._random.choice(held)
                 notes.perhaps_acknowledged.add(chosen)
-                if client.ask("XACK", key, SHARED_GROUP, chosen) in (b":1\r\n", b":0\r\n"):
+                reply = parse(client.ask("XACK", key, SHARED_GROUP, chosen))
+                if reply.kind == ":":
                     notes.acknowledged.add(chosen)
+                else:  # what is refused changes nothing
+                    notes.perhaps_acknowledged.discard(chosen)
 
 
 def _ids(entries: Any) -> set[bytes]:
@@ -332,6 +337,11 @@ def complaints_of_workers(server: Server, key: str, all_notes: Sequence[Notes]) 
     complaints += [f"{entry_id!r} was delivered, and may be again" for entry_id in given if _parts(entry_id) > last_id]
     complaints += [
         f"{entry_id!r} was added and is not there" for notes in all_notes for entry_id in notes.added - there
+    ]
+    delivered = {entry_id for entry_id in there if _parts(entry_id) <= last_id}
+    complaints += [
+        f"{entry_id!r} is behind the group and was not acknowledged, and is not pending"
+        for entry_id in delivered - perhaps - pending.keys()
     ]
     for entry_id, row in pending.items():
         if row[1].text not in names or int(row[3].text) < 1 or entry_id not in there:

@@ -1,0 +1,65 @@
+"""Real servers under random faults: signals, failing system calls, full disks, little memory, children that die.
+
+What a round does and what must hold is in `tests/support/faults/processes/rounds.py`, which is also a program for any
+number of them.  `RIVERBED_SEED=n` or `RIVERBED_SEED=random` runs other rounds than CI does, `RIVERBED_ROUNDS=n` more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import base_seed
+from tests.support.faults.disks import small_tmpfs
+from tests.support.faults.processes import failing_calls
+from tests.support.faults.processes.failing_calls import SHORT, FailingCalls
+from tests.support.faults.processes.rounds import DISK_BYTES, run
+from tests.support.servers import RiverbedServer
+from tests.support.waiting import until
+
+ROUNDS = int(os.environ.get("RIVERBED_ROUNDS", "12"))
+
+
+def hold(place: Path, seed: int, rounds: int, disk: Path | None = None) -> Counter[str]:
+    told: Counter[str] = Counter()
+    assert list(run(place, rounds, seed, told, disk)) == []
+    assert told["rounds"] == rounds
+    assert told["acknowledged"] >= 10 * rounds
+    assert any(name.startswith("failed calls") for name in told), "no fault met a system call"
+    return told
+
+
+def test_nothing_acknowledged_is_lost_whatever_hits_the_process(tmp_path: Path) -> None:
+    hold(tmp_path, base_seed(), ROUNDS)
+
+
+@pytest.mark.needs_root
+def test_nothing_acknowledged_is_lost_on_a_disk_that_fills_up(tmp_path: Path) -> None:
+    with small_tmpfs(tmp_path / "disk", DISK_BYTES) as disk:
+        hold(tmp_path, base_seed() + 500, ROUNDS // 2, disk)
+
+
+def test_a_call_fails_as_often_as_it_is_asked_to(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    calls = FailingCalls(failing_calls.build(tmp_path), tmp_path / "calls", directory)
+    server = RiverbedServer(directory, tmp_path / "logs", {"appendfsync": "always"})
+    server.environment = calls.environment
+    with server, server.client() as client:
+        calls.fail("write", SHORT, times=1)
+        assert client.ask("XADD", "s", "1-1", "f", "v").startswith(b"$")  # the rest was written by another call
+        calls.fail("write", errno.ENOSPC, after=1, times=1)
+        assert [client.ask("XADD", "s", f"{number}-1", "f", "v")[:1] for number in (2, 3)] == [b"$", b"-"]
+        until(lambda: client.ask("XADD", "s", "*", "f", "v").startswith(b"$"), "a write after the fault")
+        assert calls.failed() == {"write": 2}
+        assert server.stop() == 0
+
+
+def test_without_a_compiler_the_tests_say_which_one_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(AssertionError, match="apt-get install -y gcc"):
+        failing_calls.build(tmp_path)
