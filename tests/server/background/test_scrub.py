@@ -14,7 +14,7 @@ from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from tests.conftest import StartRiverbed
 from tests.support.replicas import fill, info
 from tests.support.servers import RiverbedServer, free_port
-from tests.support.waiting import rewritten, until
+from tests.support.waiting import process_ended, rewritten, until
 
 FIELDS = ("riverbed_scrub_damaged_files", "riverbed_scrub_last_damage")
 
@@ -146,7 +146,8 @@ def test_a_stop_ends_the_process_of_a_scrub(server: RiverbedServer) -> None:
     until(lambda: server.children("scrub_worker"), "its process")
     children = server.children("scrub_worker")
     assert server.stop() == 0
-    until(lambda: not [child for child in children if Path(f"/proc/{child}").exists()], "the end of its process")
+    for child in children:
+        process_ended(child)
 
 
 def test_no_interval_is_no_scrub_until_there_is_one(start_riverbed: StartRiverbed) -> None:
