@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.background.checkpoints import Checkpoints
+from riverbed.server.background.integrity.repairs import Repairs
+from riverbed.server.background.integrity.scrub import Scrub
 from riverbed.server.background.log_rewrite import Rewriting
 from riverbed.server.background.maintenance import Maintenance
-from riverbed.server.background.scrub import Scrub
 from riverbed.server.background.snapshots import Snapshots
 from riverbed.server.background.tasks import Tasks
 from riverbed.server.commands.access.users import configured
@@ -98,6 +99,7 @@ class Server:
         self.rewriting = Rewriting(core, executor, tasks, self.checkpoints)
         self.scrub = Scrub(core, tasks)
         self.snapshots = Snapshots(core, executor, tasks, self.checkpoints)
+        replacement = Replacement(core, executor.sliced_commands, executor.blocking, self.rewriting)
         self.replication = Replication(
             core,
             executor,
@@ -106,9 +108,18 @@ class Server:
             pauses=executor.pauses,
             kill=executor.control.kill,
             rewriting=self.rewriting,
-            replacement=Replacement(core, executor.sliced_commands, executor.blocking, self.rewriting),
+            replacement=replacement,
             applied=self._applied,
             over=self.tls.to_primary,
+        )
+        self.repairs = Repairs(
+            core,
+            executor,
+            tasks,
+            self.checkpoints,
+            rewriting=self.rewriting,
+            exchange=replacement.exchange_tables,
+            resync=self.replication.resync,
         )
         self.stopping = Stopping(
             core,
@@ -137,11 +148,14 @@ class Server:
             self.rewriting.remove_superseded,
             self.scrub.forget_gone,
         ]
+        events.damaged.append(self.repairs.damage_met)
+        self.scrub.mend.append(self.repairs.damage_found)
         replication.on_progress = self.stopping.look_soon
         self.executor.views.checkpoint_soon = self.checkpoints.checkpoint_soon
         context = self.context
         context.checkpoints = self.checkpoints
         context.snapshots = self.snapshots
+        context.repairs = self.repairs
         context.rewriting = self.rewriting
         context.replication = replication
         context.stopping = self.stopping
@@ -182,6 +196,7 @@ class Server:
         self.maintenance.start()
         self.replication.start()
         self.rewriting.remove_leftovers()
+        self.repairs.remove_leftovers()
         self.scrub.start()
 
     async def finish(self) -> int:
@@ -195,6 +210,7 @@ class Server:
         await self.replication.stop()
         await self.rewriting.stop()
         await self.snapshots.stop()
+        await self.repairs.stop()
         await self.tasks.close()
         self.checkpoints.close()
         await asyncio.sleep(0)

@@ -33,6 +33,7 @@ from riverbed.store.errors import (
 )
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
+from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch
 from riverbed.store.log.tail import KnownOffsets
@@ -362,10 +363,14 @@ class Engine:
         self.txn.abort()
         try:
             self.txn.reload()
-            # no commits during the replay: parts of the log are not durable, and may never be
-            recovery.recover(self.log, self.txn, self._execute, commits=False)
+            self._replay_tail()
         except (OSError, lmdb.Error, StoreError) as error:
             raise self._lose(f"the state could not be rebuilt: {error}") from error
+
+    def _replay_tail(self) -> None:
+        """Execute what the log holds beyond the tables."""
+        # no commits during the replay: parts of the log are not durable, and may never be
+        recovery.recover(self.log, self.txn, self._execute, commits=False)
         if self.log.end.position == 0:
             self._write_preface()
 
@@ -412,6 +417,28 @@ class Engine:
         self.known_offsets.add(self.log.end)
         self.set_replids(self.log.replids)
         self._rotate_if_needed()
+        self.check_space()
+
+    def exchange_tables(self, made: Path, put_aside: Path) -> None:
+        """Replace the tables by those in `made`, which our log has made; the old ones move to `put_aside`.
+
+        Call it between ticks.  `made` is closed, durable, and on the disk of our directory.  What the log holds beyond
+        it is replayed.  Raises StateLostError: the next start finds the old tables, the new ones, or the log alone.
+        """
+        state = self.directory / STATE_DIRECTORY
+        self._end_quietly()
+        self.txn.abort()
+        self.tables.close()
+        try:
+            self.files.rename(state, put_aside)
+            self.files.rename(made, state)
+            self.files.sync_directory(self.directory)
+            self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
+            self.txn.change_tables(self.tables)
+            self._replay_tail()
+        except (OSError, lmdb.Error, StoreError) as error:
+            raise self._lose(f"repaired tables could not be put in place: {error}") from error
+        self.set_replids(self.log.replids)
         self.check_space()
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------

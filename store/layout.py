@@ -14,6 +14,8 @@ STREAMS_NAME: Final = "streams.jsonl"
 MANIFEST_NAME: Final = "manifest.json"
 # The folder of a server's own snapshots, in its data directory.
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
+# Where damaged tables are made again, by `riverbed check --repair` or a server.
+REPAIR_DIRECTORY: Final = "repair"
 # In a snapshot: its entries as Parquet, and the beginning of the names of those that are being made.
 COLUMNS_DIRECTORY: Final = "columns"
 COLUMNS_WORKING_PREFIX: Final = ".columns-"

@@ -28,7 +28,7 @@ from riverbed.store.errors import LogWriteError, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from riverbed.server.background.checkpoints import Checkpoints
     from riverbed.server.background.tasks import Tasks
@@ -69,6 +69,7 @@ class Rewriting:
         self._removal: asyncio.Task[None] | None = None
         self._stopped = False
         self._abandoned = False
+        self._held_for = ""  # why no rewrite may be under way
         self._files = 0
         self._wait_until_s = 0.0
         self._removal_s = 0.0
@@ -102,7 +103,9 @@ class Rewriting:
 
     def begin_if_due(self) -> None:
         """Start a rewrite that is scheduled, or due because the log has grown."""
-        if self._task is None and not self._stopped and (self.status.scheduled or self._has_grown()):
+        if self._task is not None or self._stopped or self._held_for:
+            return
+        if self.status.scheduled or self._has_grown():
             self.start()
 
     def _has_grown(self) -> bool:
@@ -117,6 +120,16 @@ class Rewriting:
             return False
         before = max(self.status.grown_from, engine.log.base_bytes, 1)
         return 100 * (size - before) >= percentage * before and self._monotonic() >= self._wait_until_s
+
+    @contextlib.contextmanager
+    def held(self, reason: str) -> Iterator[None]:
+        """Have no rewrite inside, neither the one under way nor another, for `reason`: the files of the log stay."""
+        self.abandon()
+        self._held_for = reason
+        try:
+            yield
+        finally:
+            self._held_for = ""
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -234,6 +247,8 @@ class Rewriting:
             raise RewriteError("the server is stopping")
         if self._abandoned:
             raise RewriteError("the store was replaced")
+        if self._held_for:
+            raise RewriteError(self._held_for)
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 

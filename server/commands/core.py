@@ -14,6 +14,7 @@ from riverbed.server.commands.channels import PubSub
 from riverbed.server.limits.accounts import Accounts
 from riverbed.server.limits.rare_lines import RareLine
 from riverbed.server.loading import Loading
+from riverbed.server.stats.repair_status import RepairStatus
 from riverbed.server.stats.rewrite_status import RewriteStatus
 from riverbed.server.stats.scrub_status import ScrubStatus
 from riverbed.server.stats.stats import Stats
@@ -45,6 +46,7 @@ class Core:
         self.tls_handshakes: Callable[[], int] = int  # how many are under way; the assembly sets it
         self.rewrite = RewriteStatus()
         self.scrub = ScrubStatus()
+        self.repair = RepairStatus()
         self.pubsub = PubSub()
         self.users: Logins  # the assembly sets them
         self.denials = Denials()

@@ -110,6 +110,13 @@ class Snapshots(Protocol):
         """List the snapshots; the client waits for the answer."""
 
 
+class Repairs(Protocol):
+    """What a command may ask of the repairs of the tables."""
+
+    def begin(self, request: Request) -> Block:
+        """Make the tables again of the log; the client waits for its end.  Raises CommandError."""
+
+
 class Rewriting(Protocol):
     """What a command may ask of the rewrites of the log."""
 
@@ -189,6 +196,7 @@ class Context(Core):
     monitors: Monitors
     checkpoints: Checkpoints
     snapshots: Snapshots
+    repairs: Repairs
     rewriting: Rewriting
     replication: Replication
     stopping: Stopping

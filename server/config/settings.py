@@ -264,6 +264,12 @@ class Settings:
         minimum=0,
         unit="seconds",
     )
+    auto_repair = Boolean(
+        Section.DATA,
+        True,
+        "Make damaged tables again of the log, or a damaged log again of the tables, when a command or a scrub meets"
+        " it.",
+    )
 
     # -- streams -------------------------------------------------------------------------------------------------------
 

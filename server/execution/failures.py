@@ -85,7 +85,9 @@ class Failures:
         name = command.full_name.decode()
         if isinstance(error, DamagedRowError):
             place = txn.place_of(error.stream_no)
-            text = f"ERR {error.what} {place}is damaged: its checksum does not fit. `riverbed check --repair` mends it"
+            text = f"ERR {error.what} {place}is damaged: its checksum does not fit. RIVERBED REPAIR mends it"
+            for mend in self._events.damaged:
+                mend()
             return self._undone(command, text, mark, has_done_nothing=has_done_nothing)
         if isinstance(error, MemoryError) and not self._gate.is_loading:
             # a write may have met it between the tables and the log

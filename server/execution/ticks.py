@@ -54,4 +54,5 @@ class Events:
     disconnected: list[Callable[[Session], None]] = field(default_factory=list)
     drained: list[Callable[[Session], None]] = field(default_factory=list)  # the client's socket takes more
     command_over: list[Callable[[], None]] = field(default_factory=list)  # a sliced one
+    damaged: list[Callable[[], None]] = field(default_factory=list)  # a command has met a damaged row
     gave_up: list[Callable[[], None]] = field(default_factory=list)

@@ -267,6 +267,10 @@ def _chores(core: Core) -> Iterator[Figure]:
     yield _gauge("scrub_end_seconds", "When the last of them ended, in Unix time; 0 without one.", scrub.last_end_s)
     yield _gauge("scrub_damaged_files", "Files that are damaged, as a scrub has found.", len(scrub.damage))
     yield _gauge("scrub_damaged_rows", "Rows of the tables that the last scrub found damaged.", scrub.damaged_rows)
+    repair = core.repair
+    yield _gauge("repair_in_progress", "1 while the tables are being made again of the log.", repair.in_progress)
+    yield _gauge("repair_last_ok", "Whether the last repair of the tables succeeded.", repair.last_ok)
+    yield _counter("repairs", "Repairs of the tables that succeeded.", repair.repairs)
 
 
 def _replication(core: Core, replication: Replication) -> Iterator[Figure]:

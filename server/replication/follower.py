@@ -155,6 +155,12 @@ class Follower:
         elif self.state is State.SYNC:
             link.send(b"\n")
 
+    def ask_for_everything(self) -> None:
+        """Take a full sync, because our own state is damaged."""
+        self._wants_all = True
+        if self._link is not None and self._full_sync is None:
+            self._link.fail(LinkError("the state here is damaged: a full sync follows"))
+
     # -- connecting ----------------------------------------------------------------------------------------------------
 
     def _connect(self) -> None:

@@ -28,6 +28,11 @@ class Replacement:
         self._core.engine.adopt(directory)
         self._change_all_keys()
 
+    def exchange_tables(self, made: Path, put_aside: Path) -> None:
+        """Use the tables in `made`, which hold the same, in the place of ours.  Raises StateLostError."""
+        self._cut_off_readers()
+        self._core.engine.exchange_tables(made, put_aside)
+
     def _cut_off_readers(self) -> None:
         """Cut off clients that are reading the old store: they cannot go on."""
         for session in list(self._core.sessions.values()):

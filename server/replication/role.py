@@ -166,6 +166,12 @@ class Replication:
                 self._kill(session)
                 self._ticks.flush(session)
 
+    def resync(self) -> bool:
+        """Ask the primary for everything, if there is one; -> whether there is."""
+        if self.follower is not None:
+            self.follower.ask_for_everything()
+        return self.follower is not None
+
     def promote(self) -> None:
         self._refuse_in_failover()
         self._promote()

@@ -30,7 +30,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import StoreError
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.reader import LogReader, list_parts
+from riverbed.store.log.reader import LogReader, list_parts, parts_up_to
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery.replay import RecoveryReport, replay
 from riverbed.store.tables.environment import Tables
@@ -75,8 +75,7 @@ def _replay(home: Path, txn: WriteTxn, end: LogPosition) -> None:
     manifest = manifests.load(home / LOG_MANIFEST, files)
     assert manifest is not None, "made before this process was"
     txn.replids = manifest.replids
-    parts = list_parts(home, manifest, files)
-    parts[-1] = type(parts[-1])(parts[-1].path, parts[-1].file, end.position, is_last=True)
+    parts = parts_up_to(list_parts(home, manifest, files), end)
     reader = LogReader(parts, files, load_truncated=False)
     start = None if txn.position is None else LogPosition(*txn.position)
     replay(reader.batches(start, end), txn, Replayer().execute, RecoveryReport())

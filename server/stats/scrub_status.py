@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from riverbed.store.layout import DATA_NAME
+
 
 class ScrubStatus:
     """For INFO and the metrics.  `damage` says what is wrong with each damaged file, by its name."""
@@ -35,6 +37,11 @@ class ScrubStatus:
         log = self.done_bytes / self.total_bytes if self.total_bytes else 1.0
         tables = self.rows / self.all_rows if self.all_rows else 0.0
         return 50 * min(log, 1.0) + 50 * min(tables, 1.0)  # both may grow meanwhile
+
+    def tables_repaired(self) -> None:
+        """Forget the damage of the tables: they were made again."""
+        self.damage.pop(DATA_NAME, None)
+        self.damaged_rows = 0
 
     def keep(self, names: Set[str]) -> None:
         """Forget the damage of files that are gone."""

@@ -19,7 +19,7 @@ a file is compared with what the file holds before memory is allocated for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,18 @@ def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPar
     Raises CorruptionError when one is missing, shorter or longer than the manifest says, or not text.
     """
     return [_part(directory, file, files, is_last=file is manifest.files[-1]) for file in manifest.files]
+
+
+def parts_up_to(parts: Sequence[LogPart], end: LogPosition) -> list[LogPart]:
+    """The files of a log up to `end`, and as much of the one that it is in.
+
+    Raises CorruptionError when it is in none.
+    """
+    kept = [part for part in parts if part.number <= end.file_seq]
+    if not kept or kept[-1].number != end.file_seq:
+        home = str(parts[0].path.parent) if parts else ""
+        raise CorruptionError(home, None, f"no file of the log has number {end.file_seq}")
+    return [*kept[:-1], LogPart(kept[-1].path, kept[-1].file, end.position, is_last=True)]
 
 
 def backlog_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPart]:

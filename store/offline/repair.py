@@ -36,7 +36,7 @@ from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.layout import STATE_DIRECTORY
+from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import LogHome
 from riverbed.store.log.reader import LogReader, TornTail, list_parts
@@ -49,7 +49,6 @@ from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.swap import Places, settle
 
 REPLACED_DIRECTORY: Final = "replaced"
-WORK_DIRECTORY: Final = "repair"
 
 _ELSEWHERE: Final = "restore a snapshot, or copy a replica"
 
@@ -106,14 +105,14 @@ class Repair:
     def _require_ours(self) -> None:
         places = self._places
         places.require_plain()
-        for name in (WORK_DIRECTORY, REPLACED_DIRECTORY):
+        for name in (REPAIR_DIRECTORY, REPLACED_DIRECTORY):
             require_directory(self._directory / name)
         with contextlib.suppress(CorruptionError):  # the check finds it as well
             require_ours(self._directory, self._files)
 
     @property
     def _work(self) -> Path:
-        return self._directory / WORK_DIRECTORY
+        return self._directory / REPAIR_DIRECTORY
 
     def mend(self, check: Check, found: list[Violation]) -> list[Action]:
         """Repair what can be repaired of `found`, all that `check` has just found; -> the actions, in order.

@@ -44,9 +44,9 @@ class TablesFromLog:
     A context manager; the caller keeps or deletes what is in `directory`.
     """
 
-    def __init__(self, directory: Path, execute: Execute, files: Files) -> None:
+    def __init__(self, directory: Path, execute: Execute, files: Files, *, map_bytes: int = DEFAULT_MAP_BYTES) -> None:
         self.directory = directory
-        self.tables = Tables(directory, DEFAULT_MAP_BYTES)
+        self.tables = Tables(directory, map_bytes)
         self.txn = WriteTxn(self.tables)
         self.batch: Batch | None = None  # the one that is being executed
         self._execute = execute

@@ -246,7 +246,7 @@ XGROUP CREATECONSUMER s g e|XGROUP SEEN s g c 1 1|XGROUP HELP|XGROUP POLICY s g|
 """
 # They end or turn the connection, or the server, or have work done in a process or a thread of its own.
 UNTRIED: Final = {
-    *("BGREWRITEAOF", "BGSAVE", "MONITOR", "MULTI", "PSYNC", "QUIT", "RESET", "RIVERBED SNAPSHOT"),
+    *("BGREWRITEAOF", "BGSAVE", "MONITOR", "MULTI", "PSYNC", "QUIT", "RESET", "RIVERBED SNAPSHOT", "RIVERBED REPAIR"),
     *("RIVERBED SNAPSHOTS", "SAVE", "SHUTDOWN", "SYNC"),
 }
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Context, Request
     from riverbed.server.commands.session import Session
     from riverbed.server.loading import Loading
+    from riverbed.server.stats.repair_status import RepairStatus
     from riverbed.server.stats.scrub_status import ScrubStatus
     from riverbed.server.stats.stats import SnapshotStatus
 
@@ -211,6 +212,7 @@ def _persistence(request: Request) -> Fields:
         yield from _loading(loading)
     yield from _snapshots(context.stats.snapshot)
     yield from _scrub(context.scrub)
+    yield from _repair(context.repair)
     yield from _own_persistence(request)
 
 
@@ -260,6 +262,18 @@ def _scrub(scrub: ScrubStatus) -> Fields:
     yield "riverbed_scrub_damaged_files", len(scrub.damage)
     yield "riverbed_scrub_damaged_rows", scrub.damaged_rows
     yield "riverbed_scrub_last_damage", next(reversed(scrub.damage.values()), "")
+
+
+def _repair(repair: RepairStatus) -> Fields:
+    yield "riverbed_repair_in_progress", int(repair.in_progress)
+    if repair.in_progress:
+        yield "riverbed_repair_step", repair.step
+        yield "riverbed_repair_done", repair.done
+        yield "riverbed_repair_total", repair.total
+    yield "riverbed_repairs", repair.repairs
+    yield "riverbed_repair_last_status", "ok" if repair.last_ok else "err"
+    yield "riverbed_repair_last_error", repair.last_error
+    yield "riverbed_repair_last_time_sec", round(repair.last_seconds, 1)
 
 
 def _own_persistence(request: Request) -> Fields:

@@ -58,3 +58,15 @@ def riverbed_snapshot(request: Request) -> Block:
 def riverbed_snapshots(request: Request) -> Block:
     """RIVERBED SNAPSHOTS -> a list of maps, the oldest first."""
     return request.context.snapshots.list(request)
+
+
+@command(
+    "RIVERBED REPAIR",
+    Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
+    since="8.8.0",
+    summary="Makes the tables again of the log, when rows of them are damaged.",
+    tips=("nondeterministic_output",),
+)
+def riverbed_repair(request: Request) -> Block:
+    """RIVERBED REPAIR -> a map with the offset up to which the log was executed, and the seconds, once it is done."""
+    return request.context.repairs.begin(request)

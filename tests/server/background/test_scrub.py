@@ -44,7 +44,7 @@ def until_scrubbed(server: RiverbedServer) -> None:
 def server(start_riverbed: StartRiverbed) -> RiverbedServer:
     """A server with a base, a kept end of the former log, and a log; it scrubs all the time."""
     port = free_port()
-    server = start_riverbed(options={"scrub-interval": 1, "metrics-port": port})
+    server = start_riverbed(options={"scrub-interval": 1, "auto-repair": "no", "metrics-port": port})
     with server.client() as client:
         fill(client, "s", 2000)
         rewritten(server)
@@ -124,7 +124,7 @@ def test_a_flipped_bit_in_a_value_of_the_tables_is_found_and_a_repair_mends_it(s
     assert found["riverbed_scrub_damaged_files"] == "1"
     until_scrubbed(server)
     (line,) = (line for line in server.log_tail().splitlines() if "damage on the disk: " in line)
-    assert "Stop the server and run `riverbed check --repair`" in line
+    assert "by RIVERBED REPAIR, or by `riverbed check --repair`" in line
     with server.client() as client:
         assert client.ask("XRANGE", "s", "9999999999999-7", "+").startswith(b"-ERR")
         assert client.ask("XRANGE", "s", "-", "+", "COUNT", 1).startswith(b"*1\r\n")

@@ -30,11 +30,16 @@ from riverbed.server.background.child import HELLO, work_for_server
 
 _DELAY_S = (0.001, 0.05)
 # A line with one of these is an answer; the process ends behind the second kind.
-_ANSWERS = frozenset((HELLO, "held", "at"))
+_ANSWERS = frozenset((HELLO, "held", "at", "sound"))
 _LAST = frozenset(("command_bytes", "closed", "made", "failed"))
 # It works at once, without orders.
 _SNAPSHOTS = "riverbed.server.background.snapshot_worker"
-_MODULES = (_SNAPSHOTS, "riverbed.server.background.rewrite_worker", "riverbed.server.replication.worker")
+_MODULES = (
+    _SNAPSHOTS,
+    "riverbed.server.background.integrity.repair_worker",
+    "riverbed.server.background.rewrite_worker",
+    "riverbed.server.replication.worker",
+)
 
 
 class Forks:

@@ -9,6 +9,7 @@ from random import Random
 
 SENTINEL = "sentinel"
 _MACHINES = ["a", "b", "c"]
+_WITH_REPAIRS = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,20 @@ def make_plan(seed: int) -> Plan:
     at_s = random.uniform(0.0, 1.0)
     while (at_s := at_s + random.expovariate(1 / pace_s)) < plan.seconds:
         plan.events.append(_event(random, at_s, random.choice(chosen), random.choice(machines), kinds))
+    _add_repairs(plan)
     return plan
+
+
+def _add_repairs(plan: Plan) -> None:
+    """Have a third of all runs make tables again of the log now and then."""
+    random = Random(f"{plan.seed}/mend")
+    if random.random() < _WITH_REPAIRS:
+        for _ in range(random.randint(1, 4)):
+            at_s = random.uniform(0.0, plan.seconds)
+            plan.events.append(
+                Event(at_s, "command", random.choice(plan.machines), other="RIVERBED REPAIR", seconds=5.0)
+            )
+        plan.events.sort(key=lambda event: event.at_s)
 
 
 def _settings(random: Random) -> list[str]:

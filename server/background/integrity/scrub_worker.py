@@ -1,4 +1,6 @@
-"""The process that compares tables with their checksums: `python -m riverbed.server.background.scrub_worker DIR MAP`.
+"""The process that compares tables with their checksums.
+
+    python -m riverbed.server.background.integrity.scrub_worker DIRECTORY MAP-BYTES
 
     {"damage": reason}                  the first hundred things that are wrong
     {"rows": 4096, "of": 1000000}       how far it is, a few times a second
@@ -23,7 +25,7 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.scrub import SCRUBBED_TABLES, scrub_step
 
-MODULE: Final = "riverbed.server.background.scrub_worker"
+MODULE: Final = "riverbed.server.background.integrity.scrub_worker"
 # After a step of some milliseconds comes a pause that is so many times as long.
 _ROWS_A_STEP: Final = 1024
 _PAUSES_A_STEP: Final = 19

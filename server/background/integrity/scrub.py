@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from riverbed.server.background.scrub_worker import MODULE
+from riverbed.server.background.integrity.scrub_worker import MODULE
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME
@@ -45,8 +45,8 @@ _CURE: Final = (
     "look after the disk"
 )
 _CURE_OF_TABLES: Final = (
-    "Commands that need it answer with an error. Stop the server and run `riverbed check --repair`: it makes the "
-    "tables again of the log. Then look after the disk"
+    "Commands that need it answer with an error until the tables are made again of the log: by `auto-repair yes`, by "
+    "RIVERBED REPAIR, or by `riverbed check --repair` when the server is stopped. Then look after the disk"
 )
 _CURE_OF_BACKLOG: Final = "Only replicas that are away would need it, and take a full sync now. Look after the disk"
 
@@ -94,6 +94,7 @@ class Scrub:
 
     def __init__(self, core: Core, tasks: Tasks) -> None:
         self.subjects: list[Subject] = [partial(log_walks, core.engine)]
+        self.mend: list[Callable[[bool], None]] = []  # called after a pass that found damage: whether in the tables
         self._core = core
         self._engine = core.engine
         self._status = core.scrub
@@ -143,6 +144,7 @@ class Scrub:
             rows = await self._scrub_tables()
         finally:
             status.end(int(self._core.clock.time()))
+        self._mend()
         result = f"{len(status.damage)} damaged" if status.damage else "sound"
         size_mb, seconds = status.done_bytes / 1e6, self._monotonic() - begun_s
         log.info(
@@ -165,6 +167,14 @@ class Scrub:
             return
         manifest = self._engine.log.home.manifest
         self._status.keep({DATA_NAME, *(file.name for file in (*manifest.files, *manifest.backlog))})
+
+    def _mend(self) -> None:
+        """Have what is damaged mended; the log's backlog cannot be."""
+        damaged = self._status.damage.keys()
+        needed = {DATA_NAME, *(file.name for file in self._engine.log.home.manifest.files)}
+        if not damaged.isdisjoint(needed):
+            for mend in self.mend:
+                mend(DATA_NAME in damaged)
 
     # -- in another process --------------------------------------------------------------------------------------------
 
