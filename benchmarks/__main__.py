@@ -16,6 +16,7 @@ from benchmarks import (
     blocked,
     check,
     client,
+    columns,
     compact,
     connecting,
     costs,
@@ -67,6 +68,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "words": words.answer,
     "costs": costs.answer,
     "spark": spark.answer,
+    "columns": columns.answer,
     "sparkwrite": sparkwrite.answer,
 }
 README = Path(__file__).with_name("README.md")

@@ -119,7 +119,7 @@ def answer(rig: Rig) -> Answer:
     costs = [Line(f"{job.what}: CPU", "us/entry") for job in JOBS]
     scanned = Line("rows scanned for 1 % of the time", "% of all", Budget("<= 2 %", lambda ours, _: ours <= 2))
     for cores in CORES:
-        with _spark(cores) as spark:
+        with session(cores) as spark:
             sources = _Sources(spark, snapshot, out)
             if cores == CORES[0]:
                 rig.say("writing Parquet and JSON lines")
@@ -210,14 +210,15 @@ class _Sources:
 
 
 @contextlib.contextmanager
-def _spark(cores: int) -> Iterator[SparkSession]:
+def session(cores: int) -> Iterator[SparkSession]:
+    """Spark on so many cores of this machine, and the Python source beside it."""
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     sys.path.append(str(ROOT / "src"))
-    session = (
+    spark = (
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
@@ -232,9 +233,9 @@ def _spark(cores: int) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     try:
-        yield session
+        yield spark
     finally:
-        session.stop()
+        spark.stop()
 
 
 def _timed(job: Job, rows: DataFrame, out: Path) -> tuple[float, float]:
