@@ -122,6 +122,14 @@ class EntryBatch:
         """The bytes of one row."""
         return self._bytes(int(self._starts[number]), int(self._ends[number]))
 
+    def joined(self) -> memoryview:
+        """The bytes of all rows, one behind the other."""
+        rows = self._binary(self._starts, self._ends, self._order)
+        if not len(rows):
+            return memoryview(b"")
+        ends = np.frombuffer(rows.buffers()[1], dtype=np.int32)[rows.offset :]
+        return memoryview(rows.buffers()[2])[int(ends[0]) : int(ends[len(rows)])]
+
     def _bytes(self, start: int, end: int) -> bytes:
         return self._buffer[start:end].tobytes()
 

@@ -57,14 +57,18 @@ class Projection:
         return self._casts[name](rows.column(name.encode()))
 
 
-def field_types(batches: Iterable[EntryBatch]) -> dict[str, pa.DataType]:
+def field_types(
+    batches: Iterable[EntryBatch], known: Mapping[str, pa.DataType] | None = None
+) -> dict[str, pa.DataType]:
     """The fields of some entries, by their first entries: string where every value is UTF-8, else binary.
+
+    `known`: those of earlier entries, which are found already.
 
     Left out, and so in `_fields` alone: names that are not UTF-8, that are empty, that begin with an underscore, or
     that differ from an earlier one in case alone, which SQL cannot tell apart; and all after the first 200.
     """
-    found: dict[str, pa.DataType] = {}
-    folded: set[str] = set()
+    found = dict(known or {})
+    folded = {text.casefold() for text in found}
     for rows in batches:
         for name in rows.names():
             text = column_name(name)

@@ -1,10 +1,10 @@
 """The Parquet files beside the tables of a snapshot: `docs/snapshot-columns.md` has their format.
 
-    SNAPSHOT/columns/manifest.json       identity of the snapshot, version, streams, digests of the files
-    SNAPSHOT/columns/streams/7.parquet   the entries of stream number 7, in the order of their IDs
+    SNAPSHOT/columns/manifest.json          identity of the snapshot, version, streams, digests of the files
+    SNAPSHOT/columns/streams/7/*.parquet    the entries of stream number 7, in the order of their IDs
 
 They are made once, of a whole snapshot, and are complete as soon as they are in their place.  A snapshot that has none
-and must stay as it is can have them in another folder, with the same files.
+and must stay as it is can have them in another folder, with the same files.  `segments.py` writes those of a stream.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from riverbed.store.disk.files import OsFiles
@@ -28,26 +27,27 @@ from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.ids import id_text
 from riverbed.store.layout import COLUMNS_DIRECTORY, COLUMNS_WORKING_PREFIX, MANIFEST_NAME
 from riverbed.store.progress import Progress, counter, ignore
-from riverbed.store.snapshot.reader import FileDigest, Snapshot, verify_file
+from riverbed.store.snapshot.reader import Snapshot, list_snapshots, verify_file
 from riverbed.store.snapshot.writer import write_digested
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream, streams
-from riverbed.tools.columns.fetch import fetch
-from riverbed.tools.columns.projection import METADATA, REST, Projection, field_types
-from riverbed.tools.columns.streams import Range, StreamHere
+from riverbed.tools.columns.segments import Segment, StreamFiles, write_stream
 
-VERSION: Final = 1
+VERSION: Final = 2
 _FORMAT: Final = "riverbed-columns"
-_ROW_GROUP: Final = 64 << 10
-# A stream is a file.
+# A stream is a folder.
 _MOST_STREAMS: Final = 10_000
+_MOST_VERIFIED: Final = 100_000
 _MOST_MANIFEST_BYTES: Final = 64 << 20
-_FILE: Final = re.compile(r"streams/[0-9]{1,20}\.parquet", re.ASCII)
 _GUARD: Final = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
 
 # Files that this process has compared with their checksums, as they were then; a query need not read all of them again.
 _verified_files: Final[set[tuple[Any, ...]]] = set()
+
+
+# The files of another snapshot, by database and key.
+Former = dict[tuple[int, bytes], StreamFiles]
 
 
 class ColumnsError(StoreError):
@@ -60,10 +60,12 @@ class NoColumnsError(ColumnsError):
 
 @dataclass(frozen=True, slots=True)
 class StreamColumns:
-    """The Parquet files of one stream, in the order of their IDs."""
+    """The Parquet files of one stream, in the order of their IDs, which are all that is in `folder`."""
 
+    folder: Path
     files: tuple[Path, ...]
     entries: int
+    columns: dict[str, pa.DataType]  # of all files
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -72,6 +74,8 @@ class StreamColumns:
 def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress = ignore) -> Path:
     """Make the columns of a whole snapshot; -> their directory.  Damaged ones are replaced.
 
+    Files of the newest other snapshot in the same folder are taken over where they have the same rows.
+
     Calls `steps` with the entries written so far, and ends when it raises.  The disk keeps `leave_bytes` free.  Raises
     ColumnsError for more streams than files are wise, and for too little space; CorruptionError, MalformedRowError,
     OSError.
@@ -79,7 +83,7 @@ def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress =
     target = snapshot.path / COLUMNS_DIRECTORY
     files = OsFiles()
     with working_directory(snapshot.path, COLUMNS_WORKING_PREFIX) as working:
-        fill_columns(snapshot, working, leave_bytes=leave_bytes, steps=steps)
+        fill_columns(snapshot, working, _former(snapshot), leave_bytes=leave_bytes, steps=steps)
         if target.exists():
             old = name_for(snapshot.path, COLUMNS_WORKING_PREFIX)
             os.rename(target, old)
@@ -89,11 +93,19 @@ def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress =
     return target
 
 
-def fill_columns(snapshot: Snapshot, folder: Path, *, leave_bytes: int = 0, steps: Progress = ignore) -> None:
+def fill_columns(
+    snapshot: Snapshot,
+    folder: Path,
+    former: Former | None = None,
+    *,
+    leave_bytes: int = 0,
+    steps: Progress = ignore,
+) -> None:
     """Write the columns of a whole snapshot into an empty folder, which holds all of them at the end, on disk.
 
-    Parameters and errors are those of `write_columns`.
+    `former`: the files that another snapshot has, by database and key.  The rest is as in `write_columns`.
     """
+    known = former or {}
     if snapshot.manifest.streams > _MOST_STREAMS:
         raise ColumnsError(f"{snapshot.path} has {snapshot.manifest.streams} streams; columns are for {_MOST_STREAMS}")
     snapshot.verify()
@@ -110,7 +122,10 @@ def fill_columns(snapshot: Snapshot, folder: Path, *, leave_bytes: int = 0, step
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)
             full = [stream for stream in streams(reader) if stream.row.length]
-            about = [_write_stream(reader, stream, folder, written) for stream in full]
+            about = [
+                _about(stream, write_stream(reader, stream, folder, known.get((stream.db, stream.key)), written))
+                for stream in full
+            ]
     finally:
         tables.close()
     manifest = {"format": _FORMAT, "version": VERSION, "snapshot": _identity(snapshot), "streams": about}
@@ -128,23 +143,7 @@ def _require_space(folder: Path, leave_bytes: int) -> None:
         raise ColumnsError(f"not enough space in {folder.parent}: {free} bytes free, {leave_bytes} to be left")
 
 
-def _write_stream(
-    reader: TableReader, stream: LiveStream, working: Path, written: Callable[[int], None]
-) -> dict[str, Any]:
-    here = StreamHere(stream.db, stream.key, stream.row, Range())
-    fields = field_types(fetched.batch for fetched in fetch(reader, [here], is_live=False))
-    kinds = {name: METADATA[name] for name in ("_ms", "_seq", "_id")} | fields | {REST: METADATA[REST]}
-    projection = Projection(kinds)
-    name = f"streams/{stream.row.stream_no}.parquet"
-    with pq.ParquetWriter(working / name, projection.schema, compression="zstd") as writer:
-        waiting: list[pa.RecordBatch] = []
-        for fetched in fetch(reader, [here], is_live=False):
-            waiting.append(projection.batch(fetched.batch))
-            written(waiting[-1].num_rows)
-            if sum(batch.num_rows for batch in waiting) >= _ROW_GROUP:
-                waiting = _write_groups(writer, waiting)
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting))
+def _about(stream: LiveStream, files: StreamFiles) -> dict[str, Any]:
     return {
         "stream_no": stream.row.stream_no,
         "db": stream.db,
@@ -152,28 +151,23 @@ def _write_stream(
         "entries": stream.row.length,
         "first_id": id_text(stream.row.first_id).decode(),
         "last_id": id_text(stream.row.last_live_id).decode(),
-        "files": [{"name": name, **_digest(working / name)}],
+        **files.encode(),
     }
 
 
-def _write_groups(writer: pq.ParquetWriter, waiting: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Write whole row groups -> the rows that are left."""
-    table = pa.Table.from_batches(waiting)
-    whole = table.num_rows // _ROW_GROUP * _ROW_GROUP
-    writer.write_table(table.slice(0, whole), row_group_size=_ROW_GROUP)
-    left: list[pa.RecordBatch] = table.slice(whole).to_batches()
-    return left
-
-
-def _digest(path: Path) -> dict[str, Any]:
-    """The length and CRC-32C of a file, which is on disk then."""
-    checksum = size = 0
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(1 << 20):
-            checksum = crc32c(data, checksum)
-            size += len(data)
-        os.fsync(file.fileno())
-    return {"bytes": size, "crc32c": f"{checksum:08x}"}
+def _former(snapshot: Snapshot) -> Former:
+    """The files of the newest other snapshot beside this one that has columns, which are not compared with anything."""
+    for other in reversed(list_snapshots(snapshot.path.parent)):
+        folder = other.path / COLUMNS_DIRECTORY
+        with suppress(ColumnsError, OSError, ValueError, TypeError, KeyError, AttributeError):
+            # Those of another user could claim anything.
+            if other.name != snapshot.name and folder.lstat().st_uid == os.geteuid():
+                values = _manifest(other, folder / MANIFEST_NAME)
+                return {
+                    (int(stream["db"]), bytes.fromhex(stream["key_hex"])): StreamFiles.decode(folder, stream)
+                    for stream in values["streams"]
+                }
+    return {}
 
 
 def _identity(snapshot: Snapshot) -> dict[str, Any]:
@@ -198,9 +192,11 @@ def stream_columns(snapshot: Snapshot, db: int, key: bytes, folder: Path | None 
     try:
         for stream in values["streams"]:
             if (stream["db"], stream["key_hex"]) == (db, key.hex()):
-                paths = tuple(_verified(folder, file) for file in stream["files"])
-                return StreamColumns(paths, int(stream["entries"]))
-    except (ValueError, TypeError, KeyError) as error:
+                files = StreamFiles.decode(folder, stream)
+                paths = tuple(_verified(folder, segment) for segment in files.segments)
+                _require_no_others(paths)
+                return StreamColumns(paths[0].parent, paths, int(stream["entries"]), files.columns)
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise ColumnsError(f"{folder} does not decode: {error!r}") from error
     except (CorruptionError, OSError) as error:
         raise ColumnsError(f"{folder} is damaged: {error}") from error
@@ -230,16 +226,19 @@ def _manifest(snapshot: Snapshot, path: Path) -> dict[str, Any]:
     return values
 
 
-def _verified(folder: Path, file: dict[str, Any]) -> Path:
-    if _FILE.fullmatch(file["name"]) is None:
-        raise ValueError(f"{file['name']!r} is no name of a file of columns")
-    path: Path = folder / file["name"]
-    digest = FileDigest(int(file["bytes"]), int(file["crc32c"], 16))
+def _verified(folder: Path, segment: Segment) -> Path:
+    path, digest = folder / segment.name, segment.digest
     about = path.stat()
     seen = (path, digest, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
     if seen not in _verified_files:
         verify_file(path, digest)
-        if len(_verified_files) >= _MOST_STREAMS:
+        if len(_verified_files) >= _MOST_VERIFIED:
             _verified_files.clear()
         _verified_files.add(seen)
     return path
+
+
+def _require_no_others(paths: tuple[Path, ...]) -> None:
+    """Raise ValueError unless the files are all that their folder has: readers take all that is in it."""
+    if sorted(os.listdir(paths[0].parent)) != [path.name for path in paths]:
+        raise ValueError(f"{paths[0].parent} does not have the files of the manifest")

@@ -6,13 +6,17 @@ import warnings
 from pathlib import Path
 
 import lmdb
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from riverbed.store.errors import StoreError
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.columns.projection import METADATA, REST
+from riverbed.tools.columns.segments import all_columns
 from riverbed.tools.columns.sidecar import (
     VERSION,
     ColumnsError,
@@ -49,9 +53,9 @@ def read_columns(
     key = stream.encode() if isinstance(stream, str) else stream
     try:
         cache = None if cache_directory is None else Cache(str(cache_directory), cache_bytes)
-        files = _columns(open_snapshot(path), db, key, cache).files
-        # As a URI, since Spark takes a path for a glob.
-        return spark.read.parquet(*(file.as_uri() for file in files))
+        columns = _columns(open_snapshot(path), db, key, cache)
+        # With a schema, Spark need not ask a file for it, in a job.  As a URI, since Spark takes a path for a glob.
+        return spark.read.schema(_schema(columns)).parquet(columns.folder.as_uri())
     except ColumnsError as error:
         warnings.warn(f"{error}; reading the tables", stacklevel=2)
     return _over_tables(spark, path, key, db)
@@ -71,6 +75,10 @@ def _columns(snapshot: Snapshot, db: int, key: bytes, cache: Cache | None) -> St
     except (StoreError, OSError, lmdb.Error, ValueError) as error:
         raise ColumnsError(f"cannot make columns of {snapshot.path} in {cache.path}: {error}") from error
     return stream_columns(snapshot, db, key, folder)
+
+
+def _schema(columns: StreamColumns) -> StructType:
+    return from_arrow_schema(pa.schema(list(all_columns(columns.columns).items())))
 
 
 def _over_tables(spark: SparkSession, path: Path, key: bytes, db: int) -> DataFrame:

@@ -55,7 +55,7 @@ def snapshot(tmp_path: Path) -> Snapshot:
 def test_duckdb_and_polars_read_what_the_stream_has(snapshot: Snapshot) -> None:
     write_columns(snapshot)
     (file,) = stream_columns(snapshot, 0, KEY).files
-    assert file.parent == snapshot.path / "columns" / "streams"
+    assert file.parent.parent == snapshot.path / "columns" / "streams"
 
     with duckdb.connect() as connection:
         rows = connection.execute(f"select _id, n, raw, sometimes, _ms, _seq from '{file}'").fetchall()
@@ -115,8 +115,8 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "half a manifest": (lambda columns, file: (columns / "manifest.json").write_bytes(b"{\n"), "damaged"),
     "no manifest": (lambda columns, file: (columns / "manifest.json").unlink(), "has no columns"),
     "another version": (
-        lambda columns, file: rewritten(columns / "manifest.json", lambda values: values.update(version=2)),
-        "version 2",
+        lambda columns, file: rewritten(columns / "manifest.json", lambda values: values.update(version=3)),
+        "version 3",
     ),
     "no streams": (
         lambda columns, file: rewritten(columns / "manifest.json", lambda values: values.pop("streams")),

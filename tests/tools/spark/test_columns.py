@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.tools.columns import sidecar
+from riverbed.tools.columns import segments, sidecar
 from riverbed.tools.columns.sidecar import fill_columns, stream_columns, write_columns
 from riverbed.tools.columns.streams import key_text
 from riverbed.tools.spark.columns import read_columns
@@ -157,8 +157,8 @@ def test_columns_of_another_version_are_not_looked_for(
 ) -> None:
     snapshot, cache = taken(tmp_path), tmp_path / "cache"
     expected = row_hash(quietly(spark, snapshot, cache))
-    monkeypatch.setattr("riverbed.tools.spark.columns.VERSION", 2)
-    monkeypatch.setattr(sidecar, "VERSION", 2)
+    monkeypatch.setattr("riverbed.tools.spark.columns.VERSION", 3)
+    monkeypatch.setattr(sidecar, "VERSION", 3)
     assert row_hash(quietly(spark, snapshot, cache)) == expected
     assert len([path for path in cache.iterdir() if not path.name.startswith(".")]) == 2
 
@@ -259,7 +259,7 @@ ASKED = [
 def both(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[DataFrame, DataFrame]:
     """The same rows over columns of several row groups, and over tables."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sidecar, "_ROW_GROUP", 700)
+        patch.setattr(segments, "_ROW_GROUP", 700)
         snapshot = taken(tmp_path_factory.mktemp("both"))
         with pytest.warns(UserWarning, match="reading the tables"):
             tables = read_columns(spark, snapshot.path, "orders", db=2)
