@@ -30,6 +30,7 @@ from riverbed.store.progress import Progress
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.snapshot.reader import Snapshot
+from riverbed.store.snapshot.totals import contradiction, require_totals
 from riverbed.store.snapshot.writer import COPYING, write_digested
 from riverbed.store.tables.environment import Tables
 
@@ -44,7 +45,8 @@ _FIRST_INCR: Final = 1
 def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, files: Files | None = None) -> None:
     """Fill the empty `directory`.  `steps` is called with the progress: bytes, then entries.
 
-    Raises CorruptionError when the snapshot does not have the checksum its manifest promises, OSError, lmdb.Error.
+    Raises CorruptionError when the snapshot does not have the checksum its manifest promises, or not what the manifest
+    says of it; OSError, lmdb.Error.
     """
     files = files or OsFiles()
     position = LogPosition(_FIRST_INCR, 0, snapshot.manifest.offset)
@@ -52,6 +54,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
     _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
     tables = Tables(directory, _MAP_BYTES)
     try:
+        require_totals(snapshot, tables)
         with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
             was_at = read_position(txn.get)
             # what a primary sends next goes to the database that was selected there
@@ -116,3 +119,5 @@ def _watched(found: Iterator[Piece], snapshot: Snapshot, steps: Progress) -> Ite
         yield piece
         entries += piece.entries
         steps(WRITING_LOG, entries, max(entries, snapshot.manifest.entries))
+    if entries != snapshot.manifest.entries:
+        raise contradiction(snapshot, "entries", snapshot.manifest.entries, entries)

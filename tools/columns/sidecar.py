@@ -28,6 +28,7 @@ from riverbed.store.ids import id_text
 from riverbed.store.layout import COLUMNS_DIRECTORY, COLUMNS_WORKING_PREFIX, MANIFEST_NAME
 from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, verify_file
+from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.snapshot.writer import write_digested
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream, streams
@@ -117,7 +118,7 @@ def fill_columns(
         count(entries)
 
     (folder / "streams").mkdir()
-    tables = snapshot.open_tables()
+    tables = open_compared(snapshot)
     try:
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)

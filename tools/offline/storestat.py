@@ -25,6 +25,7 @@ from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import Snapshot, StreamSummary, open_snapshot
 from riverbed.store.snapshot.stream_walk import StreamWalk
+from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.groups import LiveGroup, live_groups
@@ -60,7 +61,7 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
         if verify:
             snapshot.verify(lambda done: progress(VERIFYING, done, snapshot.size_bytes))
             refuse_broken_pages(snapshot, progress)
-        tables, now_ms = snapshot.open_tables(), snapshot.manifest.time_ms
+        tables, now_ms = open_compared(snapshot), snapshot.manifest.time_ms
     elif path.is_dir():
         raise Failure(f"{path} is empty: neither a data directory nor a snapshot")
     elif path.exists():

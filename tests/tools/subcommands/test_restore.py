@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
-from riverbed.store.snapshot.reader import FileDigest, encode_manifest, open_snapshot
+from riverbed.store.snapshot.reader import FileDigest, SnapshotManifest, encode_manifest, open_snapshot
 from riverbed.tools.cli import main
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
@@ -82,6 +82,43 @@ def test_a_stream_that_the_tables_cannot_hold_is_refused(taken: tuple[Path, list
     (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(forged, ""))
     with pytest.raises(CorruptionError, match="which the tables cannot hold in these parts"):
         list(open_snapshot(snapshot).streams())
+
+
+FORGED: dict[str, Callable[[SnapshotManifest], SnapshotManifest]] = {
+    "entries": lambda manifest: replace(manifest, entries=1 << 50),
+    "streams": lambda manifest: replace(manifest, streams=manifest.streams + 1),
+    "rows of entries": lambda manifest: replace(manifest, rows=manifest.rows | {"entries": 1}),
+    "position": lambda manifest: replace(manifest, position=manifest.position._replace(offset=1 << 40)),
+    "replication_id": lambda manifest: replace(manifest, replication_id="f" * 40),
+    "store_id": lambda manifest: replace(manifest, store_id="f" * 32),
+}
+
+
+def forge(snapshot: Path, what: str) -> None:
+    """Give the snapshot a manifest with a sound checksum that lies."""
+    forged = FORGED[what](open_snapshot(snapshot).manifest)
+    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(forged, ""))
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_what_a_forged_manifest_says_is_not_believed(
+    taken: tuple[Path, list[bytes]], tmp_path: Path, what: str
+) -> None:
+    snapshot, _ = taken
+    forge(snapshot, what)
+    result = run(snapshot, tmp_path / "new", "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"says of {what} " in " ".join(result.stderr.split())
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["stat", "dump"])
+def test_a_forged_manifest_is_not_read_past(taken: tuple[Path, list[bytes]], command: str) -> None:
+    snapshot, _ = taken
+    forge(snapshot, "position")
+    result = CliRunner().invoke(main, [command, str(snapshot), *(["s"] if command == "dump" else [])])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "says of position " in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("database", [0, 3])

@@ -36,6 +36,7 @@ from riverbed.store.snapshot.reader import (
     open_snapshot,
     verify_file,
 )
+from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
@@ -298,7 +299,7 @@ def open_place(place: Place, options: ReadOptions) -> Tables:
         if snapshot.manifest.data_file.checksum != place.checksum:
             raise DataLossError(f"{path} is another snapshot now than when the query was planned")
         _verify(snapshot, options)
-        return _opened(path / DATA_NAME, snapshot.open_tables)
+        return _opened(path / DATA_NAME, lambda: open_compared(snapshot))
     except NoSnapshotError as error:
         raise DataLossError(f"the snapshot was deleted while it was read: {error}") from error
     except CorruptionError as error:
