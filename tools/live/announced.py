@@ -1,4 +1,4 @@
-"""Limit how many elements a server announces but has not sent: `hiredis` allocates a list when its length arrives.
+"""Limit what a server announces but has not sent: `hiredis` allocates a list when its length arrives.
 
     *3\\r\\n  $1\\r\\na\\r\\n  *300000000\\r\\n      16 bytes announce 300,000,000 elements, and lists in lists add up
 
@@ -14,6 +14,8 @@ from typing import Final
 
 # Elements that may be missing at a time: far more than any reply to our tools has, and 8 MB of memory.
 MAX_MISSING: Final = 1 << 20
+# The longest string that a server takes, unless its proto-max-bulk-len is raised.
+MAX_STRING_BYTES: Final = 512 << 20
 # A longer line of a reply is neither a length nor a text that a server would send.
 _MAX_LINE_BYTES: Final = 64 << 10
 # The head of a list is not longer; the received bytes may end within it.
@@ -27,13 +29,17 @@ _BULKS: Final = b"$=!"
 
 
 class AnnouncementError(Exception):
-    """More elements are announced than any reply has, or a line does not end."""
+    """More elements or bytes are announced than any reply has, or a line does not end."""
 
 
 class Announced:
-    """Counts missing elements in the bytes of one connection, from the beginning of a reply."""
+    """Counts missing elements in the bytes of one connection, from the beginning of a reply.
 
-    def __init__(self) -> None:
+    No string may be longer than `most_bytes`; this is noticed when 64 KB of it have come.
+    """
+
+    def __init__(self, most_bytes: int = MAX_STRING_BYTES) -> None:
+        self._most_bytes = most_bytes
         self._missing = 0  # an upper bound, until replies are parsed
         self._unended = 0  # bytes received since a line has ended: a line without end, or the middle of a string
         self._kept: list[bytes] = []  # bytes received since replies were last complete
@@ -51,7 +57,7 @@ class Announced:
                 return
             data = b"".join(self._kept)
             self._kept.clear()
-            self._exact = _Framing()
+            self._exact = _Framing(self._most_bytes)
         self._exact.take(data)
 
     def _guess(self, data: bytes) -> None:
@@ -74,7 +80,8 @@ class Announced:
 class _Framing:
     """Parses replies into lines and strings, to count missing elements exactly."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._missing = 0
         self._rest = b""  # a line without its end
         self._skipped = 0  # bytes of a string that have not come
@@ -92,6 +99,8 @@ class _Framing:
             at = end + 2
             self._missing = max(self._missing - 1, 0)
             if kind in _BULKS and number.isdigit():
+                if count > self._most_bytes:
+                    raise AnnouncementError(f"it announces a string of {count} bytes, more than {self._most_bytes}")
                 at += count + 2
             elif kind in _LISTS or kind in _MAPS:
                 self._missing += count if kind in _LISTS else 2 * count

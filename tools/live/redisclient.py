@@ -1,14 +1,19 @@
 """A blocking connection to a Redis or Riverbed, for tools, with clear messages when it fails.
 
-The server is not trusted: bytes that do not parse end the connection, and so does a timeout.
+The server is not trusted: bytes that do not parse end the connection, and so does a timeout.  Memory grows with what it
+has sent, not with what it announces, and a reply beyond REPLY_VARIABLE ends the connection.  Parsing one takes its
+bytes, and those of its longest string once more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import re
 import socket
+import ssl
+import time
 import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,14 +23,20 @@ import hiredis
 
 from riverbed.store.format.log_lines import encode_command
 from riverbed.tools.console.console import Failure
-from riverbed.tools.live.announced import Announced, AnnouncementError
+from riverbed.tools.live.announced import MAX_STRING_BYTES, Announced, AnnouncementError
 from riverbed.tools.live.passwords import FILE_VARIABLE, VARIABLE, find_password
 from riverbed.tools.live.tls import NO_TLS, TlsOptions
 
 SCHEMES: Final = ("redis://", "rediss://")
 DEFAULT_PORT: Final = 6379
 CONNECT_TIMEOUT_S: Final = 10.0
+REPLY_VARIABLE: Final = "RIVERBED_MAX_REPLY_MB"
 _READ_BYTES: Final = 1 << 18
+# A server that sends a byte now and then would keep a tool for ever.  No line is as slow as this.
+_MIN_BYTES_A_TIMEOUT: Final = 1 << 10
+_MIN_WAIT_S: Final = 0.001
+# Two strings of the greatest length that servers take: entries beyond are possible, and rare.
+_DEFAULT_REPLY_MB: Final = 1024
 _USER_PART = re.compile("//.*@", re.DOTALL)
 
 # Raised when a reply is another than the code expects, by the code that takes it apart.
@@ -95,31 +106,38 @@ class RedisClient:
     """
 
     def __init__(self, address: Address, timeout_s: float) -> None:
-        """Connect and authenticate.  From then on, no answer for `timeout_s` is a failure."""
+        """Connect and authenticate.  From then on, no answer for `timeout_s` is a failure, and so is a trickle."""
         self.address = address
         self.bytes_received = 0
         self._timeout_s = timeout_s
         self._reader = hiredis.Reader()
-        self._announced = Announced()
+        self._most_bytes = _most_bytes()
+        self._announced = Announced(min(self._most_bytes, max(MAX_STRING_BYTES, self._most_bytes // 2)))
         self._owed = 0  # replies
         self._last = ""  # the name of the last request
         context = address.tls_options.context() if address.tls else None
         try:
             self._socket = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
         except OSError as error:
-            raise self._lost(error, "cannot be reached") from error
+            raise self._lost(error, "cannot be reached", CONNECT_TIMEOUT_S) from error
         try:
             if context is not None:
-                self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
+                self._socket = self._encrypted(context)
             self._socket.settimeout(timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._authenticate()
         except OSError as error:
             self._socket.close()
-            raise self._lost(error, "cannot be spoken to") from error
+            raise self._lost(error, "cannot be spoken to", self._timeout_s) from error
         except BaseException:
             self._socket.close()
             raise
+
+    def _encrypted(self, context: ssl.SSLContext) -> ssl.SSLSocket:
+        try:
+            return context.wrap_socket(self._socket, server_hostname=self.address.host)
+        except TimeoutError as error:
+            raise self._lost(error, "does not finish the TLS handshake", CONNECT_TIMEOUT_S) from error
 
     def _authenticate(self) -> None:
         user, password = self.address.user, self.address.password
@@ -198,10 +216,11 @@ class RedisClient:
         )
         self._owed += len(commands)
         self._last = str(commands[-1][0]) if commands else self._last
+        self._socket.settimeout(self._timeout_s)
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise self._lost(error, "takes no requests any more") from error
+            raise self._lost(error, "takes no requests any more", self._timeout_s) from error
 
     def receive(self) -> Any:
         """The next reply."""
@@ -210,27 +229,45 @@ class RedisClient:
         return reply
 
     def _next(self) -> Any:
+        before = since = self.bytes_received
+        deadline = time.monotonic() + self._timeout_s
         try:
             while (reply := self._reader.gets()) is False:
+                if self.bytes_received - since >= _MIN_BYTES_A_TIMEOUT:
+                    since, deadline = self.bytes_received, time.monotonic() + self._timeout_s
+                self._socket.settimeout(max(deadline - time.monotonic(), _MIN_WAIT_S))
                 data = self._socket.recv(_READ_BYTES)
                 if not data:
                     raise Failure(f"{self.address} closed the connection")
                 self.bytes_received += len(data)
+                if self.bytes_received - before > self._most_bytes:
+                    raise Failure(
+                        f"{self.address} sends more than {self._most_bytes >> 20} MB in reply to {self._last}; "
+                        f"{REPLY_VARIABLE} allows more"
+                    )
                 self._announced.take(data)
                 self._reader.feed(data)
         except (hiredis.ProtocolError, AnnouncementError) as error:
             raise Failure(f"{self.address} does not speak Redis's protocol: {error}") from error
         except OSError as error:
-            raise self._lost(error, "stopped answering") from error
+            raise self._lost(error, "stopped answering", self._timeout_s) from error
         self._owed -= 1
         if not self._owed and not self._reader.has_data():
             self._announced.complete()
         return reply
 
-    def _lost(self, error: OSError, what: str) -> Failure:
+    def _lost(self, error: OSError, what: str, timeout_s: float) -> Failure:
         if isinstance(error, TimeoutError):
-            return Failure(f"{self.address} {what}: no reply within {self._timeout_s:.0f} s")
+            return Failure(f"{self.address} {what}: no reply within {timeout_s:g} s")
         return Failure(f"{self.address} {what}: {error.strerror or error}")
+
+
+def _most_bytes() -> int:
+    """How long a reply may be.  Raises Failure."""
+    text = os.environ.get(REPLY_VARIABLE) or str(_DEFAULT_REPLY_MB)
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
+        raise Failure(f"{REPLY_VARIABLE}: {text!r} is not a number of megabytes")
+    return int(text) << 20
 
 
 def fields(reply: Any) -> dict[bytes, Any]:

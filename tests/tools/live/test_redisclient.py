@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from riverbed.tools.console.console import Failure
+from riverbed.tools.live import redisclient
 from riverbed.tools.live.announced import MAX_MISSING, Announced, AnnouncementError
 from riverbed.tools.live.redisclient import Address, RedisClient
 from riverbed.tools.live.serverstat import databases
@@ -54,6 +61,105 @@ def test_lists_that_a_server_only_announces_take_no_memory(answer: str) -> None:
     )
     assert "does not speak Redis's protocol: " in done.stdout, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
+
+
+STREAMED = """
+import resource, sys
+from tests.support.impostor import impostor
+from riverbed.tools.console.console import Failure
+from riverbed.tools.live.redisclient import Address, RedisClient
+
+with impostor(b"+PONG\\r\\n", eval(sys.argv[1]), *[b"x" * (1 << 20)] * 300, patient=False) as port:
+    client = RedisClient(Address("127.0.0.1", port), 60)
+    limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (200 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    try:
+        client.call("XINFO", "STREAM", "s")
+    except Failure as failure:
+        sys.stdout.write(str(failure))
+    finally:
+        client.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("b'$943718400\\r\\n'", "it announces a string of 943718400 bytes, more than 67108864"),
+        ("b'*1\\r\\n$943718400\\r\\n'", "it announces a string of 943718400 bytes, more than 67108864"),
+        ("b'*9\\r\\n' + b'$50000000\\r\\n' + b'x' * 50000000 + b'\\r\\n$50000000\\r\\n'", "sends more than 64 MB"),
+    ],
+)
+def test_a_reply_beyond_the_bound_ends_the_connection_before_it_takes_memory(answer: str, why: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STREAMED, answer],
+        cwd=ROOT,
+        env=os.environ | {"RIVERBED_MAX_REPLY_MB": "64"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert why in done.stdout, (done.stdout, done.stderr[-2000:])
+
+
+def test_a_value_as_long_as_the_bound_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RIVERBED_MAX_REPLY_MB", "4")
+    value = b"v" * ((4 << 20) - 100)
+    with impostor(b"+PONG\r\n", encode([value])) as port, RedisClient(Address("127.0.0.1", port), 60) as client:
+        assert client.call("XRANGE", "s", "-", "+") == [value]
+
+
+@pytest.mark.parametrize("text", ["x", "0", "-1", "1e3", "9" * 30])
+def test_a_bound_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("RIVERBED_MAX_REPLY_MB", text)
+    with pytest.raises(Failure, match=r"RIVERBED_MAX_REPLY_MB: .* is not a number of megabytes"):
+        RedisClient(Address("127.0.0.1", 1), 60)
+
+
+def test_a_silent_server_is_given_up_and_named() -> None:
+    why = r"127.0.0.1:\d+ stopped answering: no reply within 0.2 s"
+    with (
+        impostor(b"+PONG\r\n") as port,
+        pytest.raises(Failure, match=why),
+        RedisClient(Address("127.0.0.1", port), 0.2) as client,
+    ):
+        client.call("XINFO", "STREAM", "s")
+
+
+def test_a_server_that_takes_no_connection_further_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(Failure, match=rf"127.0.0.1:{port} stopped answering: no reply within 0.2 s"):
+            RedisClient(Address("127.0.0.1", port), 0.2)
+
+
+def test_a_silent_server_does_not_hold_up_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redisclient, "CONNECT_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        why = rf"127.0.0.1:{port} does not finish the TLS handshake: no reply within 0.2 s"
+        with pytest.raises(Failure, match=why):
+            RedisClient(Address("127.0.0.1", port, tls=True), 30)
+
+
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def trickle() -> None:
+            peer, _ = listener.accept()
+            with peer, contextlib.suppress(OSError):
+                peer.sendall(b"+")
+                while True:
+                    peer.sendall(b"x")
+                    time.sleep(0.01)
+
+        worker = threading.Thread(target=trickle)
+        worker.start()
+        with pytest.raises(Failure, match=rf"127.0.0.1:{port} stopped answering: no reply within 0.3 s"):
+            RedisClient(Address("127.0.0.1", port), 0.3)
+        worker.join()
 
 
 def test_texts_that_look_like_long_lists_are_texts() -> None:
