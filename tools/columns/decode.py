@@ -103,6 +103,7 @@ class EntryBatch:
         self._starts = starts
         self._ends = ends
         self._numbers = ids
+        self._columns: dict[bytes, pa.BinaryArray] = {}
         # The eight bytes from each byte of the buffer on, aligned or not.
         self._words: Words = np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
         if len(buffer) > MAX_BYTES:
@@ -154,6 +155,11 @@ class EntryBatch:
 
     def column(self, name: bytes) -> pa.BinaryArray:
         """The value of one field in every row: the last of several, null in rows without the field."""
+        if name not in self._columns:
+            self._columns[name] = self._column(name)
+        return self._columns[name]
+
+    def _column(self, name: bytes) -> pa.BinaryArray:
         if len(self._shapes) == 1 and not self._odd_rows:
             k = self._shapes[0].last_of(name)
             if k is not None:

@@ -23,9 +23,10 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +46,7 @@ from riverbed.tools.columns.projection import METADATA, REST, Projection, field_
 from riverbed.tools.columns.streams import Range, StreamHere
 
 _ROW_GROUP: Final = 64 << 10
+_OF_IDS: Final = ("_ms", "_seq", "_id")
 _FILES: Final = OsFiles()
 # What one deleted entry has written again, and what one task of a reader takes at least.
 _MOST_ENTRIES: Final = 256 << 10
@@ -54,6 +56,10 @@ _LEAST_ENTRIES: Final = 8 << 10
 _MOST_SMALL: Final = 64
 _NAME: Final = re.compile(r"streams/[0-9]{1,20}/[0-9]{20}-[0-9]{20}\.parquet", re.ASCII)
 _TYPES: Final = {"string": pa.string(), "binary": pa.binary()}
+
+
+class _OtherColumnsError(Exception):
+    """The entries have other fields than those that the files were to have columns for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,30 +143,41 @@ class _Writer:
         self._stream = stream
         self._folder = folder
         self._written = written
+        self._done = self._told = 0
         self._place = f"streams/{stream.row.stream_no}"
 
     def write(self, former: StreamFiles | None) -> StreamFiles:
         (self._folder / self._place).mkdir()
         kept = [] if former is None else self._taken_over(former)
-        columns: dict[str, pa.DataType] = {}
-        if kept and former is not None:
-            columns = field_types(self._rows(_between(kept)), former.columns)
-            if list(columns.items()) != list(former.columns.items()):
-                for segment in kept:
-                    (self._folder / segment.name).unlink()
-                kept = []
-        if not kept:
-            columns = field_types(self._rows([Range()]))
-        for segment in kept:
-            self._written(segment.entries)
-        new = [segment for span in _between(kept) for segment in self._write_span(span, columns)]
-        segments = tuple(sorted([*kept, *new], key=lambda segment: segment.first_id))
+        # Most streams have the fields of their first entries throughout: then one look at each row is enough.
+        known = former.columns if former is not None and kept else field_types(islice(self._rows([Range()]), 1))
+        try:
+            segments = self._write(kept, known)
+        except _OtherColumnsError:
+            for file in (self._folder / self._place).iterdir():
+                file.unlink()
+            known = field_types(self._rows([Range()]))
+            segments = self._write([], known)
         found = sum(segment.entries for segment in segments)
         if found != self._stream.row.length:
             reason = f"stream {self._stream.key!r} has {found} entries and a length of {self._stream.row.length}"
             raise CorruptionError(str(self._reader.path), None, reason)
         _FILES.sync_directory(self._folder / self._place)
-        return StreamFiles(self._folder, columns, segments)
+        return StreamFiles(self._folder, known, segments)
+
+    def _write(self, kept: list[Segment], columns: dict[str, pa.DataType]) -> tuple[Segment, ...]:
+        """Write what is left of the stream -> all segments.  Raises _OtherColumnsError, with some of it written."""
+        self._done = 0
+        for segment in kept:
+            self._count(segment.entries)
+        new = [segment for span in _between(kept) for segment in self._write_span(span, columns)]
+        return tuple(sorted([*kept, *new], key=lambda segment: segment.first_id))
+
+    def _count(self, entries: int) -> None:
+        """Tell how many entries are done; those that are written a second time are told once."""
+        self._done += entries
+        self._written(max(0, self._done - self._told))
+        self._told = max(self._done, self._told)
 
     # -- what is there already -----------------------------------------------------------------------------------------
 
@@ -204,36 +221,33 @@ class _Writer:
                 yield fetched.batch
 
     def _write_span(self, span: Range, columns: dict[str, pa.DataType]) -> Iterator[Segment]:
-        projection = Projection(all_columns(columns))
-        while not span.is_empty and (segment := self._write_segment(span, projection)) is not None:
+        while not span.is_empty and (segment := self._write_segment(span, columns)) is not None:
             yield segment
             if segment.last_id >= span.last:
                 return
             span = Range(StreamID(segment.last_id + 1), span.last)
 
-    def _write_segment(self, span: Range, projection: Projection) -> Segment | None:
+    def _write_segment(self, span: Range, columns: dict[str, pa.DataType]) -> Segment | None:
         """Write the first entries of a span; None when it has none."""
         batches = self._rows([span], _MOST_ENTRIES)
         batch = next(batches, None)
         if batch is None:
             return None
+        projection = Projection(all_columns(columns))
         first_id = last_id = _id_at(batch, 0)
         name = self._name(first_id)
         hashed = hashlib.sha256()
         entries = 0
-        with pq.ParquetWriter(self._folder / name, projection.schema, compression="zstd") as writer:
-            waiting: list[pa.RecordBatch] = []
+        with _File(self._folder / name, projection.schema) as file:
             while batch is not None:
+                if list(field_types([batch], columns).items()) != list(columns.items()):
+                    raise _OtherColumnsError
                 hashed.update(batch.joined())
                 entries += batch.count
                 last_id = _id_at(batch, batch.count - 1)
-                waiting.append(projection.batch(batch))
-                self._written(batch.count)
-                if sum(each.num_rows for each in waiting) >= _ROW_GROUP:
-                    waiting = _write_groups(writer, waiting)
+                file.add(projection.batch(batch))
+                self._count(batch.count)
                 batch = next(batches, None)
-            if waiting:
-                writer.write_table(pa.Table.from_batches(waiting))
         return Segment(name, _synced_digest(self._folder / name), first_id, last_id, entries, hashed.hexdigest())
 
     def _name(self, first_id: StreamID) -> str:
@@ -244,7 +258,7 @@ class _Writer:
 
 def all_columns(fields: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
     """The columns of the files of a stream with such fields."""
-    return {name: METADATA[name] for name in ("_ms", "_seq", "_id")} | fields | {REST: METADATA[REST]}
+    return {name: METADATA[name] for name in _OF_IDS} | fields | {REST: METADATA[REST]}
 
 
 def _id_at(batch: EntryBatch, number: int) -> StreamID:
@@ -264,13 +278,50 @@ def _between(segments: list[Segment]) -> list[Range]:
     return [*spans, Range(begin, MAX_ID)]
 
 
-def _write_groups(writer: pq.ParquetWriter, waiting: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Write whole row groups -> the rows that are left."""
-    table = pa.Table.from_batches(waiting)
-    whole = table.num_rows // _ROW_GROUP * _ROW_GROUP
-    writer.write_table(table.slice(0, whole), row_group_size=_ROW_GROUP)
-    left: list[pa.RecordBatch] = table.slice(whole).to_batches()
-    return left
+class _File:
+    """A Parquet file that is written in row groups, by a thread, while the next rows are decoded."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        # No two IDs are the same, so a dictionary would be as long as the column.
+        fields = [name for name in schema.names if name not in _OF_IDS] + [
+            f"{REST}.key_value.{part}" for part in ("key", "value")
+        ]
+        deltas = dict.fromkeys(("_ms", "_seq"), "DELTA_BINARY_PACKED")
+        self._writer = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=fields, column_encoding=deltas)
+        self._thread = ThreadPoolExecutor(1)
+        self._under_way: Future[None] | None = None
+        self._waiting: list[pa.RecordBatch] = []
+
+    def __enter__(self) -> _File:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._write(pa.Table.from_batches(self._waiting, self._writer.schema))
+                self._wait()
+        finally:
+            self._thread.shutdown()
+            self._writer.close()
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        if sum(each.num_rows for each in self._waiting) >= _ROW_GROUP:
+            table = pa.Table.from_batches(self._waiting)
+            whole = table.num_rows // _ROW_GROUP * _ROW_GROUP
+            self._write(table.slice(0, whole))
+            self._waiting = table.slice(whole).to_batches()
+
+    def _write(self, rows: pa.Table) -> None:
+        self._wait()
+        if rows.num_rows:
+            self._under_way = self._thread.submit(self._writer.write_table, rows, row_group_size=_ROW_GROUP)
+
+    def _wait(self) -> None:
+        """Raise what the thread has raised.  It has no more than one table at a time, which bounds the memory."""
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
 
 
 def _synced_digest(path: Path) -> FileDigest:

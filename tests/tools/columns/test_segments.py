@@ -12,7 +12,9 @@ import pytest
 
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.tools.arrow import open_store
 from riverbed.tools.columns import segments
+from riverbed.tools.columns.fetch import BATCH_ROWS
 from riverbed.tools.columns.sidecar import ColumnsError, StreamColumns, fill_columns, stream_columns, write_columns
 from tests.support.store.stores import Store, sid
 
@@ -249,3 +251,34 @@ def test_random_changes_between_snapshots_leave_each_with_its_own_rows(
     assert was_shared
     for snapshot in snapshots:
         require_right(snapshot, tmp_path / f"fresh-{snapshot.name}")
+
+
+def test_fields_that_come_late_have_their_columns_and_entries_are_counted_once(tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    late = BATCH_ROWS + 500
+    for number in range(late + 500):
+        words = [b"n", b"%d" % number] if number != late + 9 else [b"n", b"\xfe"]
+        store.stream(KEY).append_entry(sid(f"1-{number + 1}"), words + ([b"late", b"1"] if number >= late else []))
+    snapshot = frozen(store, "a")
+    folder = tmp_path / "again"
+    folder.mkdir()
+    done = []
+    fill_columns(snapshot, folder, steps=lambda what, count, total: done.append((count, total)))
+    columns = columns_of(snapshot, folder)
+    assert columns.columns == {"n": pa.binary(), "late": pa.string()}
+    with open_store(snapshot.path) as opened:
+        table = opened.to_arrow(KEY)
+    assert pa.concat_tables(map(pq.read_table, columns.files)).select(["_id", "n", "late"]) == table.select(
+        ["_id", "n", "late"]
+    )
+    assert done == sorted(done) and done[-1] == (late + 500, late + 500)
+
+
+def test_a_writer_that_fails_in_its_thread_fails(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(OSError, match="No space"):
+        frozen(store, "a")
+    assert not list((store.directory.parent / "a").glob("*columns*"))
