@@ -5,6 +5,7 @@
     streams, fetch    ranges of streams, and their rows by the thousand
     convert           the bytes of fields to the types of a schema
     metadata          the columns of IDs and the map of fields
+    groups            rows of streams, groups, consumers and pending entries
     projection        which columns a read has, and what type each field gets
     sidecar           Parquet files beside the tables of a snapshot
     segments          those of one stream, most of them from the snapshot before

@@ -238,7 +238,7 @@ class _Writer:
         name = self._name(first_id)
         hashed = hashlib.sha256()
         entries = 0
-        with _File(self._folder / name, projection.schema) as file:
+        with ParquetFile(self._folder / name, projection.schema) as file:
             while batch is not None:
                 if list(field_types([batch], columns).items()) != list(columns.items()):
                     raise _OtherColumnsError
@@ -248,7 +248,7 @@ class _Writer:
                 file.add(projection.batch(batch))
                 self._count(batch.count)
                 batch = next(batches, None)
-        return Segment(name, _synced_digest(self._folder / name), first_id, last_id, entries, hashed.hexdigest())
+        return Segment(name, synced_digest(self._folder / name), first_id, last_id, entries, hashed.hexdigest())
 
     def _name(self, first_id: StreamID) -> str:
         """By which files are in the order of their IDs, and no two of a stream are the same."""
@@ -278,21 +278,20 @@ def _between(segments: list[Segment]) -> list[Range]:
     return [*spans, Range(begin, MAX_ID)]
 
 
-class _File:
+class ParquetFile:
     """A Parquet file that is written in row groups, by a thread, while the next rows are decoded."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         # No two IDs are the same, so a dictionary would be as long as the column.
-        fields = [name for name in schema.names if name not in _OF_IDS] + [
-            f"{REST}.key_value.{part}" for part in ("key", "value")
-        ]
-        deltas = dict.fromkeys(("_ms", "_seq"), "DELTA_BINARY_PACKED")
+        fields = [name for name in schema.names if name not in _OF_IDS]
+        fields += [f"{REST}.key_value.{part}" for part in ("key", "value")]
+        deltas = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in ("_ms", "_seq")}
         self._writer = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=fields, column_encoding=deltas)
         self._thread = ThreadPoolExecutor(1)
         self._under_way: Future[None] | None = None
         self._waiting: list[pa.RecordBatch] = []
 
-    def __enter__(self) -> _File:
+    def __enter__(self) -> ParquetFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -324,7 +323,7 @@ class _File:
             self._under_way = None
 
 
-def _synced_digest(path: Path) -> FileDigest:
+def synced_digest(path: Path) -> FileDigest:
     """The length and CRC-32C of a file, which is on disk then."""
     checksum = size = 0
     with path.open("rb", buffering=0) as file:

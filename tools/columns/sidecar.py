@@ -2,6 +2,7 @@
 
     SNAPSHOT/columns/manifest.json          identity of the snapshot, version, streams, digests of the files
     SNAPSHOT/columns/streams/7/*.parquet    the entries of stream number 7, in the order of their IDs
+    SNAPSHOT/columns/groups.parquet         all groups; and consumers.parquet, pending.parquet
 
 They are made once, of a whole snapshot, and are complete as soon as they are in their place.  A snapshot that has none
 and must stay as it is can have them in another folder, with the same files.  `segments.py` writes those of a stream.
@@ -13,7 +14,8 @@ import json
 import os
 import re
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +29,23 @@ from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.ids import id_text
 from riverbed.store.layout import COLUMNS_DIRECTORY, COLUMNS_WORKING_PREFIX, MANIFEST_NAME
 from riverbed.store.progress import Progress, counter, ignore
-from riverbed.store.snapshot.reader import Snapshot, list_snapshots, verify_file
+from riverbed.store.snapshot.reader import FileDigest, Snapshot, list_snapshots, verify_file
 from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.snapshot.writer import write_digested
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream, streams
-from riverbed.tools.columns.segments import Segment, StreamFiles, write_stream
+from riverbed.tools.columns.groups import (
+    CONSUMERS,
+    GROUPS,
+    PENDING,
+    Taken,
+    batches_of,
+    consumer_rows,
+    group_rows,
+    pending_batches,
+)
+from riverbed.tools.columns.segments import ParquetFile, StreamFiles, synced_digest, write_stream
+from riverbed.tools.columns.streams import Range, StreamHere
 
 VERSION: Final = 2
 _FORMAT: Final = "riverbed-columns"
@@ -122,14 +135,17 @@ def fill_columns(
     try:
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)
-            full = [stream for stream in streams(reader) if stream.row.length]
+            every = list(streams(reader))
+            full = [stream for stream in every if stream.row.length]
             about = [
                 _about(stream, write_stream(reader, stream, folder, known.get((stream.db, stream.key)), written))
                 for stream in full
             ]
+            about_tables = _write_tables(reader, every, snapshot, folder)
     finally:
         tables.close()
     manifest = {"format": _FORMAT, "version": VERSION, "snapshot": _identity(snapshot), "streams": about}
+    manifest["tables"] = about_tables
     text = json.dumps(manifest, indent=1).encode().removesuffix(b"\n}")
     guarded = text + b',\n "crc32c": "%08x"\n}\n' % crc32c(text)
     write_digested(folder / MANIFEST_NAME, [guarded], files)
@@ -154,6 +170,33 @@ def _about(stream: LiveStream, files: StreamFiles) -> dict[str, Any]:
         "last_id": id_text(stream.row.last_live_id).decode(),
         **files.encode(),
     }
+
+
+def _write_tables(
+    reader: TableReader, every: list[LiveStream], snapshot: Snapshot, folder: Path
+) -> dict[str, dict[str, Any]]:
+    """Write the groups, consumers and pending entries of all streams -> what the manifest says of each file."""
+    taken = Taken(snapshot.name, snapshot.manifest.time_ms)
+    here = [StreamHere(stream.db, stream.key, stream.row, Range()) for stream in every]
+    tables: dict[str, tuple[pa.Schema, Iterator[pa.RecordBatch]]] = {
+        "groups": (GROUPS, batches_of(GROUPS, (row for one in here for row in group_rows(reader, one, taken)))),
+        "consumers": (
+            CONSUMERS,
+            batches_of(CONSUMERS, (row for one in here for row in consumer_rows(reader, one, taken))),
+        ),
+        "pending": (PENDING, (batch for one in here for batch in pending_batches(reader, one, taken, PENDING))),
+    }
+    about = {}
+    for name, (schema, batches) in tables.items():
+        path = folder / f"{name}.parquet"
+        rows = 0
+        with ParquetFile(path, schema) as file:
+            for batch in batches:
+                file.add(batch)
+                rows += batch.num_rows
+        digest = synced_digest(path)
+        about[name] = {"rows": rows, "bytes": digest.size, "crc32c": f"{digest.checksum:08x}"}
+    return about
 
 
 def _former(snapshot: Snapshot) -> Former:
@@ -185,23 +228,43 @@ def stream_columns(snapshot: Snapshot, db: int, key: bytes, folder: Path | None 
     Raises NoColumnsError when there is no folder of columns; ColumnsError when the stream has none, or when they are
     damaged, of another version or of another snapshot.
     """
+    folder, values = _opened(snapshot, folder)
+    with _explained(folder):
+        for stream in values["streams"]:
+            if (stream["db"], stream["key_hex"]) == (db, key.hex()):
+                files = StreamFiles.decode(folder, stream)
+                paths = tuple(_verified(folder / segment.name, segment.digest) for segment in files.segments)
+                _require_no_others(paths)
+                return StreamColumns(paths[0].parent, paths, int(stream["entries"]), files.columns)
+    raise ColumnsError(f"{folder} has no entries of stream {key.decode(errors='backslashreplace')}")
+
+
+def table_columns(snapshot: Snapshot, table: str, folder: Path | None = None) -> Path:
+    """The file of table `groups`, `consumers` or `pending`, compared with its checksum.  Raises as `stream_columns`."""
+    folder, values = _opened(snapshot, folder)
+    with _explained(folder):
+        about = values["tables"][table]
+        return _verified(folder / f"{table}.parquet", FileDigest(int(about["bytes"]), int(about["crc32c"], 16)))
+
+
+def _opened(snapshot: Snapshot, folder: Path | None) -> tuple[Path, dict[str, Any]]:
+    """-> the folder of columns, and its manifest."""
     if folder is None:
         folder = snapshot.path / COLUMNS_DIRECTORY
         if not os.path.lexists(folder):
             raise NoColumnsError(f"{snapshot.path} has no columns")
-    values = _manifest(snapshot, folder / MANIFEST_NAME)
+    return folder, _manifest(snapshot, folder / MANIFEST_NAME)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Raise ColumnsError for what is wrong with a manifest and with files."""
     try:
-        for stream in values["streams"]:
-            if (stream["db"], stream["key_hex"]) == (db, key.hex()):
-                files = StreamFiles.decode(folder, stream)
-                paths = tuple(_verified(folder, segment) for segment in files.segments)
-                _require_no_others(paths)
-                return StreamColumns(paths[0].parent, paths, int(stream["entries"]), files.columns)
+        yield
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise ColumnsError(f"{folder} does not decode: {error!r}") from error
     except (CorruptionError, OSError) as error:
         raise ColumnsError(f"{folder} is damaged: {error}") from error
-    raise ColumnsError(f"{folder} has no entries of stream {key.decode(errors='backslashreplace')}")
 
 
 def _manifest(snapshot: Snapshot, path: Path) -> dict[str, Any]:
@@ -227,8 +290,7 @@ def _manifest(snapshot: Snapshot, path: Path) -> dict[str, Any]:
     return values
 
 
-def _verified(folder: Path, segment: Segment) -> Path:
-    path, digest = folder / segment.name, segment.digest
+def _verified(path: Path, digest: FileDigest) -> Path:
     about = path.stat()
     seen = (path, digest, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
     if seen not in _verified_files:

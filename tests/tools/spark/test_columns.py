@@ -5,14 +5,19 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.columns import segments, sidecar
-from riverbed.tools.columns.sidecar import fill_columns, stream_columns, write_columns
+from riverbed.tools.columns.groups import CONSUMERS, GROUPS, PENDING
+from riverbed.tools.columns.sidecar import ColumnsError, fill_columns, stream_columns, table_columns, write_columns
 from riverbed.tools.columns.streams import key_text
 from riverbed.tools.spark.columns import read_columns
 from riverbed.tools.spark.errors import SourceError
@@ -235,6 +240,45 @@ def test_random_streams_have_the_rows_that_xrange_answers(
             found[stream.db, key_text(stream.key)] = {row["_id"]: fields_of(row) for row in rows}
             assert [row["_id"] for row in rows] == list(found[stream.db, key_text(stream.key)])
     assert expected and found == expected
+
+
+TABLES = {"groups": GROUPS, "consumers": CONSUMERS, "pending": PENDING}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_groups_consumers_and_pending_entries_are_those_of_the_tables(
+    spark: SparkSession, tmp_path: Path, table: str
+) -> None:
+    for seed in range(2):
+        snapshot = open_snapshot(freeze(random_store(tmp_path / f"data{seed}", seed), tmp_path / f"snapshot{seed}"))
+        write_columns(snapshot)
+        file = table_columns(snapshot, table)
+        schema = from_arrow_schema(TABLES[table])
+        expected = spark.read.format("riverbed").schema(schema).option("table", table).load(str(snapshot.path))
+        found = spark.read.parquet(file.as_uri())
+        assert found.dtypes == expected.dtypes
+        assert row_hash(found) == row_hash(expected)
+        rows = pq.read_table(file).to_pylist()
+        assert len(rows) == expected.count() > 0
+        assert pl.read_parquet(file).rows(named=True) == rows
+        with duckdb.connect() as connection:
+            connection.execute("set timezone = 'UTC'")
+            assert connection.sql(f"select * from '{file}'").to_arrow_table().to_pylist() == rows
+
+
+def test_damaged_tables_of_groups_are_refused(tmp_path: Path) -> None:
+    snapshot = taken(tmp_path)
+    write_columns(snapshot)
+    file = table_columns(snapshot, "pending")
+    data = bytearray(file.read_bytes())
+    data[9] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(ColumnsError, match="is damaged"):
+        table_columns(snapshot, "pending")
+    file.unlink()
+    with pytest.raises(ColumnsError, match="is damaged"):
+        table_columns(snapshot, "pending")
+    assert stream_columns(snapshot, 2, b"orders").entries == 5000
 
 
 ASKED = [
