@@ -13,10 +13,12 @@ A data directory is seen as its last checkpoint left it; its server may run mean
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -33,6 +35,12 @@ from riverbed.tools.columns.streams import Range, StreamHere
 from riverbed.tools.console.console import Failure
 from riverbed.tools.offline.storestat import tables_at_rest
 from riverbed.tools.offline.streamread import stream_row
+
+# What a query may take unless more is allowed.
+SQL_TIMEOUT_S: Final = 300.0
+SQL_MEMORY_BYTES: Final = 2 << 30
+_SQL_ROWS: Final = 10_000
+_INTERRUPT_S: Final = 0.1
 
 Columns = Sequence[str] | Mapping[str, pa.DataType]
 
@@ -156,10 +164,19 @@ def _id(text: str | None, missing_seq: int, missing: StreamID) -> StreamID:
     return found
 
 
-def run_sql(table: pa.Table, name: str, sql: str) -> pa.Table:
+def run_sql(
+    table: pa.Table,
+    name: str,
+    sql: str,
+    *,
+    timeout_s: float = SQL_TIMEOUT_S,
+    memory_bytes: int = SQL_MEMORY_BYTES,
+) -> Iterator[pa.RecordBatch]:
     """Run one query of DuckDB, which sees `table`, as `name` and as `entries`, and nothing else: no file, no network.
 
-    Raises Failure without DuckDB, and with DuckDB's own words when it refuses the query.
+    Yields the result while the query runs.  `memory_bytes` is what DuckDB may take besides `table`; it writes nothing
+    to disk.  Raises Failure without DuckDB, after `timeout_s`, and with DuckDB's own words when it refuses the query or
+    runs out of memory.
     """
     try:
         import duckdb
@@ -170,13 +187,34 @@ def run_sql(table: pa.Table, name: str, sql: str) -> pa.Table:
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "python_enable_replacements": False,
+        "memory_limit": f"{memory_bytes // 1000}KB",
+        "temp_directory": "",
     }
-    with duckdb.connect(":memory:", config=safe) as connection:
+    deadline = time.monotonic() + timeout_s
+    with duckdb.connect(":memory:", config=safe) as connection, ThreadPoolExecutor(1) as other_thread:
+
+        def wait_for(work: Callable[[], Any]) -> Any:
+            """Do it in the other thread, as an interrupt of this one waits for DuckDB's code to return."""
+            doing = other_thread.submit(work)
+            try:
+                return doing.result(max(deadline - time.monotonic(), 0))
+            except BaseException:
+                while not doing.done():  # an interrupt before the query has begun would be lost
+                    connection.interrupt()
+                    wait([doing], _INTERRUPT_S)
+                raise
+
         try:
             for each in {name, "entries"}:
                 connection.register(each, table)
             connection.execute("SET lock_configuration = true")
-            result: Any = connection.sql(sql)  # None for a statement without a result
-            return pa.table({}) if result is None else result.to_arrow_table()
-        except duckdb.Error as error:
+            result = wait_for(lambda: connection.sql(sql))  # None for a statement without a result
+            if result is None:
+                return
+            reader = wait_for(lambda: result.to_arrow_reader(_SQL_ROWS))
+            while (batch := wait_for(lambda: next(reader, None))) is not None:
+                yield batch
+        except TimeoutError:
+            raise Failure(f"the query has not ended within {timeout_s:g} s; --timeout allows more") from None
+        except (duckdb.Error, pa.ArrowException) as error:
             raise Failure(f"DuckDB: {error}") from None

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -139,8 +142,58 @@ def test_sql_reaches_no_file_and_no_setting(tmp_path: Path, query: str) -> None:
     table_of_python = pa.table({"a": [1]})
     (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
     with pytest.raises(Failure, match="DuckDB"):
-        run_sql(table_of_python, "orders", query.format(file=tmp_path / "secret.csv"))
+        list(run_sql(table_of_python, "orders", query.format(file=tmp_path / "secret.csv")))
     assert [file.name for file in tmp_path.iterdir()] == ["secret.csv"]
+
+
+ENDLESS = {
+    "a product": "select count(*) from range(1000000000) a, range(1000000000) b where a.range * b.range % 7 = 3",
+    "a recursion": "with recursive t(n) as (select 1 union all select n + 1 from t) select n from t where n < 0",
+    "a long result": "select a.range from range(1000000000) a, range(1000000000) b",
+}
+
+
+@pytest.mark.parametrize("query", ENDLESS.values(), ids=ENDLESS)
+def test_an_endless_query_ends_at_its_time(query: str) -> None:
+    with pytest.raises(Failure, match=r"the query has not ended within 0\.2 s; --timeout allows more"):
+        for _ in run_sql(pa.table({"a": [1]}), "orders", query, timeout_s=0.2):
+            pass
+
+
+@pytest.mark.parametrize("query", ENDLESS.values(), ids=ENDLESS)
+def test_an_interrupt_ends_a_query_at_once(query: str) -> None:
+    """It comes long before the end of the query, and before its time is up."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupt = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+
+    def ask() -> None:
+        interrupt.start()
+        for _ in run_sql(pa.table({"a": [1]}), "orders", query):
+            pass
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+    finally:
+        interrupt.join()
+        signal.signal(signal.SIGINT, former)
+
+
+def test_a_query_takes_no_more_memory_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sort = "select a.range as n, count(*) from range(100000000) a group by n order by 2, 1"
+    with pytest.raises(Failure, match="DuckDB: Out of Memory"):
+        list(run_sql(pa.table({"a": [1]}), "orders", sort, memory_bytes=50 << 20))
+    assert not list(tmp_path.iterdir()), "nothing was written to disk instead"
+
+
+def test_the_limits_of_a_query_are_options(place: Path) -> None:
+    result = run(place, "orders", "--sql", ENDLESS["a product"], "--timeout", "0.2")
+    assert (result.exit_code, "within 0.2 s" in result.stderr) == (2, True)
+    sort = "select a.range as n, count(*) from range(100000000) a group by n order by 2, 1"
+    result = run(place, "orders", "--sql", sort, "--memory-limit", "50mb")
+    assert (result.exit_code, "Out of Memory" in result.stderr) == (2, True)
+    assert run(place, "orders", "--sql", "select 1", "--memory-limit", "much").exit_code == 2
 
 
 def test_a_lacking_library_is_named_with_what_installs_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

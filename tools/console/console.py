@@ -33,6 +33,8 @@ FOUND: Final = 1
 
 _REDRAW_S: Final = 0.1
 _AGE = re.compile(r"(\d{1,9})(ms|[smhdw])", re.ASCII)
+_SIZE = re.compile(r"([1-9]\d{0,5})(mb|gb)", re.ASCII)
+_UNITS_BITS: Final = {"mb": 20, "gb": 30}
 _LOGIN = re.compile(r"(\w:/{1,2})\S*@")  # a path has one of the slashes
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
@@ -142,6 +144,18 @@ class Age(click.ParamType[int]):
         if found is None:
             self.fail(f"{value!r} is not a time such as 90s, 30m, 12h, 7d or 2w", param, ctx)
         return int(found[1]) * _UNITS_MS[found[2]]
+
+
+class Size(click.ParamType[int]):
+    """`500mb`, `2gb` and the like as bytes, powers of 1024 as in the server's configuration."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = _SIZE.fullmatch(str(value).lower())
+        if found is None:
+            self.fail(f"{value!r} is not a size such as 500mb or 2gb", param, ctx)
+        return int(found[1]) << _UNITS_BITS[found[2]]
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from riverbed.tools.console.console import Failure, failures_explained
+from riverbed.tools.console.console import Failure, Seconds, Size, failures_explained
 from riverbed.tools.console.keytext import shown_key_bytes
 
 _EXTRA: Final = ("pyarrow", "numpy")
@@ -22,16 +22,28 @@ _EXTRA: Final = ("pyarrow", "numpy")
 @click.option("--db", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Its database.")
 @click.option("--start", metavar="ID", help="From this entry on.")
 @click.option("--end", metavar="ID", help="Up to this entry, included.")
+@click.option("--timeout", type=Seconds(), default=300, show_default=True, help="End the query after these seconds.")
+@click.option(
+    "--memory-limit", type=Size(), default="2gb", show_default=True, help="What the query may take besides the entries."
+)
 @click.option("--columns", metavar="NAME,...", help="Only these columns, as text or bytes.")
 def read(
-    source: Path, stream: str, sql: str | None, db: int, start: str | None, end: str | None, columns: str | None
+    source: Path,
+    stream: str,
+    sql: str | None,
+    db: int,
+    start: str | None,
+    end: str | None,
+    timeout: float,
+    memory_limit: int,
+    columns: str | None,
 ) -> None:
     """Print the entries of a stream as columns, or query them.
 
     SOURCE is a snapshot, or a data directory as its last checkpoint left it, whose server may run. Each row is a line
     of JSON. The columns are _ms, _seq, _id, one for each field, and _fields with all of them by name. DuckDB runs the
-    query; it sees them as table STREAM, and as table entries, and can read no file. The chosen entries must fit into
-    memory.
+    query; it sees them as table STREAM, and as table entries, can read no file and writes none. The chosen entries must
+    fit into memory.
 
     \b
     Examples
@@ -60,7 +72,8 @@ def read(
             for batch in store.reader(shown_key_bytes(stream), **where):
                 _print(batch)
             return
-        for batch in arrow.run_sql(store.to_arrow(shown_key_bytes(stream), **where), stream, sql).to_batches():
+        table = store.to_arrow(shown_key_bytes(stream), **where)
+        for batch in arrow.run_sql(table, stream, sql, timeout_s=timeout, memory_bytes=memory_limit):
             _print(batch)
 
 
