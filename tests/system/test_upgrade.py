@@ -8,6 +8,7 @@ for both, what `states.state_of` found on the server that wrote them.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -30,13 +31,24 @@ def unpacked(name: str, into: Path) -> Path:
 
 def as_it_was(part: str) -> list[list[object]]:
     recorded: dict[str, list[list[object]]] = json.loads((FIXTURE / "shown.json").read_text())
-    return recorded[part]
+    return [[*row[:2], without_records(str(row[2])), *row[3:]] for row in recorded[part]]
+
+
+def without_records(full: str) -> str:
+    """XINFO STREAM FULL without what was forgotten a day after the fixture was made, at the latest."""
+    return re.sub(r"(\$'[pi]ids-tracked') :'\d+'", r"\1", full)
 
 
 def shown_by(server: RiverbedServer) -> list[list[object]]:
     """All that the server shows of its streams, in the form of `shown.json`."""
     return [
-        [database, key.decode("latin-1"), full, deadline.decode("latin-1"), [s.decode("latin-1") for s in summaries]]
+        [
+            database,
+            key.decode("latin-1"),
+            without_records(full),
+            deadline.decode("latin-1"),
+            [s.decode("latin-1") for s in summaries],
+        ]
         for (database, key), (full, deadline, summaries) in sorted(state_of(server, frozenset()).items())
     ]
 
@@ -54,7 +66,8 @@ def test_the_log_alone_of_an_earlier_version_shows_the_same(start_riverbed: Star
     both = start_riverbed(unpacked("data", tmp_path / "both"), options=OURS)
     alone = unpacked("data", tmp_path / "alone")
     shutil.rmtree(alone / "state")
-    assert state_of(start_riverbed(alone, options=OURS), OF_NODES) == state_of(both, OF_NODES)
+    unknown = OF_NODES | {b"pids-tracked", b"iids-tracked"}  # records are forgotten one by one after a day
+    assert state_of(start_riverbed(alone, options=OURS), unknown) == state_of(both, unknown)
 
 
 def test_a_snapshot_of_an_earlier_version_is_restored(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
