@@ -219,7 +219,7 @@ def _keys(reader: TableReader, keyspace_no: int) -> Iterator[tuple[bytes, Stream
     """The rows of one keyspace, by key or digest."""
     prefix = encode_keyspace_no(keyspace_no)
     for packed, row in reader.rows("keys", prefix):
-        yield packed[len(prefix) :], StreamRow.unpack(row)
+        yield packed[len(prefix) :], StreamRow.unpack(packed, row)
 
 
 def _join(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import astuple
+from functools import partial
 from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show
@@ -37,7 +38,7 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
         yield
         key = show(packed)
         home = view.decode("keys", key, streams.decode_key_key, packed)
-        stream = view.decode("keys", key, decode_stream, row)
+        stream = view.decode("keys", key, partial(decode_stream, packed), row)
         if home is None or stream is None:
             continue
         keyspace_no, name = home
@@ -80,17 +81,19 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
                 view.add("names", show(name), f"keyspace {keyspace_no} is no database's, and not to be purged either")
             continue
         names[keyspace_no] += 1
-        row_behind = view.get("keys", streams.key_key(keyspace_no, name))
+        key = streams.key_key(keyspace_no, name)
+        row_behind = view.get("keys", key)
         if row_behind is None:
             view.add("names", show(name), f"stream {stream_no} of keyspace {keyspace_no} has no row in `keys`")
         else:
-            stream = view.decode("keys", show(name), decode_stream, row_behind)
+            stream = view.decode("keys", show(name), partial(decode_stream, key), row_behind)
             if stream is not None and stream.stream_no != stream_no:
                 view.add("names", show(name), f"is stream {stream.stream_no}, not {stream_no}")
 
 
-def decode_stream(row: bytes) -> streams.StreamRow:
-    stream = streams.StreamRow.unpack(row)
+def decode_stream(key: bytes, row: bytes) -> streams.StreamRow:
+    """Raises what `StreamRow.unpack` raises."""
+    stream = streams.StreamRow.unpack(key, row)
     integers(stream[i] for i, name in enumerate(stream._fields) if name not in ("long_key", "idempotence"))
     if stream.idempotence is not None:
         integers(value or 0 for value in astuple(stream.idempotence))
@@ -113,8 +116,12 @@ def check_expiry(view: View) -> Pass:
         if not view.is_live_keyspace(keyspace_no):
             continue
         name = view.get("names", streams.name_key(keyspace_no, stream_no))
-        stream_row = None if name is None else view.get("keys", streams.key_key(keyspace_no, name))
-        stream = None if stream_row is None else view.decode("keys", key, decode_stream, stream_row)
+        stream = None
+        if name is not None:
+            home = streams.key_key(keyspace_no, name)
+            stream_row = view.get("keys", home)
+            if stream_row is not None:
+                stream = view.decode("keys", key, partial(decode_stream, home), stream_row)
         if stream is None or stream.expire_ms != deadline_ms:
             view.add("expiry", key, f"no key of keyspace {keyspace_no} has the deadline {deadline_ms}")
 

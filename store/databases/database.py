@@ -22,6 +22,7 @@ from riverbed.store.model import Change
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
+from riverbed.store.tables.ranges import seek_below
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
@@ -87,11 +88,14 @@ class Database(Namespace):
         """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed."""
         stream = self.cached.get(key) or self.take_back(key)
         if stream is None:
-            row = self.txn.lmdb.get(streams.key_key(self.keyspace_no, key), db=self.txn.handles["keys"])
+            packed = streams.key_key(self.keyspace_no, key)
+            row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
             if row is None:
+                self._refuse_misplaced(packed)
                 return None
             try:
-                stream = self.cached[key] = Stream.decode(self.txn, self, key, row)
+                values = streams.StreamRow.unpack(packed, row)
+                stream = self.cached[key] = Stream.of_row(self.txn, self, key, values)
             except DECODE_ERRORS:
                 raise DamagedRowError(f"the row of key {quoted(key)}") from None
             self._count_cached(_size_of(key))
@@ -100,6 +104,18 @@ class Database(Namespace):
                 self.expire(stream)
             return None
         return stream
+
+    def _refuse_misplaced(self, packed: bytes) -> None:
+        """Raise DamagedRowError if a key beside the missing one has another row than its own, or is on the wrong side.
+
+        A flipped bit of a key mostly leaves the row where it was, between the same neighbours.
+        """
+        rows = self.txn.cursor("keys")
+        is_sound = not rows.set_range(packed) or (rows.key() > packed and streams.StreamRow.is_bound(*rows.item()))
+        if is_sound and seek_below(rows, packed):
+            is_sound = rows.key() < packed and streams.StreamRow.is_bound(*rows.item())
+        if not is_sound:
+            raise DamagedRowError("the row of a key")
 
     def groups(self, stream: Stream) -> Groups:
         """The groups of a stream of this database, read at the first call."""
@@ -318,7 +334,7 @@ class Database(Namespace):
         if replaced is not None:
             target._remove(replaced, notify=False)
         txn = self.txn
-        copy = Stream.decode(txn, target, new_key, stream.encode())
+        copy = Stream.of_row(txn, target, new_key, stream.row())
         copy.stream_no = txn.next_stream_no
         copy.prefix = streams.stream_prefix(copy.stream_no)
         txn.next_stream_no += 1

@@ -123,7 +123,7 @@ class Sample:
             homes = {db.keyspace_no for db in self._txn.databases}
             for packed, row in rows:
                 if decode_key_key(packed)[0] in homes:  # else the key is one of a flushed database
-                    self._offer(packed, StreamRow.unpack(row))
+                    self._offer(packed, StreamRow.unpack(packed, row))
             if len(rows) < _SLICE_ROWS:
                 self._place = b""
                 return True
@@ -160,7 +160,7 @@ class Sample:
         number = next((db.number for db in self._txn.databases if db.keyspace_no == keyspace_no), None)
         if encoded is None or number is None:
             return None
-        row = StreamRow.unpack(encoded)
+        row = StreamRow.unpack(packed, encoded)
         prefix = stream_prefix(row.stream_no)
         byte_count = estimated_bytes(reader.cursor("nodes"), prefix, row.length, row.node_count, row.tail_bytes)
         return StreamFigures(
@@ -202,7 +202,7 @@ class Sample:
                 if encoded is None:
                     break
                 # read with the groups' rows: an older stream row would give a lag that never existed
-                row = StreamRow.unpack(encoded)
+                row = StreamRow.unpack(packed, encoded)
                 if row.stream_no != stream.stream_no:
                     break
                 each = group_rows(reader.cursor("groups"), row.stream_no, group_no)

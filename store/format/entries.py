@@ -18,7 +18,6 @@ from riverbed.store.wire import SEAL_BYTES, SEAL_MARK, unseal, unseal_one, unsea
 
 _PREFIX_BYTES: Final = 8
 _MARK: Final = SEAL_MARK[0]
-_END: Final = ord("\n")
 _LONGEST_HEAD: Final = 64
 
 
@@ -63,7 +62,7 @@ def verified_size(key: bytes, row: bytes | memoryview) -> int:
     """As `size_of_bare`, of a row that was compared with its checksum, without a copy.  Raises DamagedRowError."""
     size = size_of_bare(row)
     if size == len(row):
-        if not size or row[-1] != _END:
+        if unseal_one(key, bytes(row)) is None:
             raise _damaged(key, bytes(row[:_LONGEST_HEAD]))
         return size
     checksum = crc32c(row[:size], crc32c(key[:_PREFIX_BYTES]))

@@ -152,6 +152,8 @@ def _read(get: Get, name: bytes) -> Any:
     return None if row is None else unpack_row(row)
 
 
+# The rows that every checkpoint writes.
+META_OF_CHECKPOINT: Final = frozenset((META_COUNTERS, META_DATABASES, META_POSITION))
 # The reader of each row.
 META_READERS: Final[dict[bytes, Callable[[Get], Any]]] = {
     META_VERSION: read_version,

@@ -27,18 +27,25 @@ def pack_plain(values: Any) -> bytes:
     return bytes(_PACKER.pack(values))
 
 
-def pack_row(values: Any) -> bytes:
+def pack_row(values: Any, key: bytes = b"") -> bytes:
+    """The row, with a checksum that is one over `key` as well."""
     row = bytes(_PACKER.pack(values))
-    return b"%b%b%b" % (_MARK, crc32c(row).to_bytes(CHECKSUM_BYTES, "big"), row)
+    return b"%b%b%b" % (_MARK, crc32c(row, crc32c(key)).to_bytes(CHECKSUM_BYTES, "big"), row)
 
 
-def unpack_row(row: bytes) -> Any:
-    """Raises DamagedRowError."""
-    if row[:1] == _MARK:
-        head, row = row[:_HEAD_BYTES], row[_HEAD_BYTES:]
-        if crc32c(row).to_bytes(CHECKSUM_BYTES, "big") != head[1:]:
-            raise DamagedRowError("a row")
-    return msgpack.unpackb(row, strict_map_key=False)
+def unpack_row(row: bytes, key: bytes = b"") -> Any:
+    """Undo `pack_row`; older rows have checksums without a key.  Raises DamagedRowError."""
+    if not is_bound(row, key):
+        raise DamagedRowError("a row")
+    return msgpack.unpackb(row[_HEAD_BYTES:] if row[:1] == _MARK else row, strict_map_key=False)
+
+
+def is_bound(row: bytes, key: bytes) -> bool:
+    """Whether the row has a checksum that fits `key`, or one that no key is in."""
+    if row[:1] != _MARK:
+        return True
+    checksum, row = row[1:_HEAD_BYTES], row[_HEAD_BYTES:]
+    return any(crc32c(row, crc32c(before)).to_bytes(CHECKSUM_BYTES, "big") == checksum for before in (key, b""))
 
 
 def add_checksum(row: bytes, prefix: bytes = b"") -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import astuple
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.format.packing import add_checksum, pack_row, unpack_row, without_checksum
+from riverbed.store.format.packing import add_checksum, is_bound, pack_row, unpack_row, without_checksum
 from riverbed.store.format.rows import pack_ids, unpack_ids
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 from riverbed.store.model import IdempotenceSettings, Row
@@ -81,13 +81,20 @@ class StreamRow(NamedTuple):
             return None
         return NodeRow(self.tail_total - self.tail_dead, self.tail_total, self.tail_bytes, self.tail_last_id)
 
-    def pack(self) -> bytes:
+    def pack(self, key: bytes) -> bytes:
+        """`key` is that of the row: a flipped bit in it makes this no row of another key."""
         idempotence = None if self.idempotence is None else astuple(self.idempotence)
-        return pack_row([*self[:5], pack_ids(*self[5:12]), self.group_count, self[13:17], idempotence])
+        return pack_row([*self[:5], pack_ids(*self[5:12]), self.group_count, self[13:17], idempotence], key)
+
+    @staticmethod
+    def is_bound(key: bytes, row: bytes) -> bool:
+        """Whether a row has a checksum that fits its key; older ones have no such checksum."""
+        return is_bound(row, key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> StreamRow:
-        *head, ids, group_count, nodes, idempotence = unpack_row(row)
+    def unpack(cls, key: bytes, row: bytes) -> StreamRow:
+        """Raises DamagedRowError, DECODE_ERRORS."""
+        *head, ids, group_count, nodes, idempotence = unpack_row(row, key)
         if idempotence is not None:
             duration_s, max_records, records_no, records_added, duplicates = idempotence
             idempotence = IdempotenceSettings(duration_s, max_records, records_no, records_added, duplicates)

@@ -296,14 +296,17 @@ class Pel:
         first, last = pack_id(start), pack_id(end)
         low = prefix + first
         size = 2
+        cursor = self._rows("pel_by_consumer")
+        if cursor.prev() if cursor.set_range(low) else cursor.last():
+            self._require_foreign(cursor.key(), consumer_no)
         while (cursor := self._rows("pel_by_consumer")).set_range(low):
             chunk = list(islice(cursor.iternext(values=False), size))
             for key in chunk:
                 if not key.startswith(prefix):
+                    self._require_foreign(key, consumer_no)
                     return
-                run = self._run_for(last_in_key(key))
-                assert run is not None, "a consumer's list holds an ID that the group's list does not"
-                if run.first > last:
+                run = self._listed(key, consumer_no)
+                if run is None or run.first > last:
                     return
                 cut = run.within(first, last)
                 if cut is not None:
@@ -312,6 +315,27 @@ class Pel:
                 return
             size = _CHUNK
             low = chunk[-1] + b"\0"
+
+    def _listed(self, key: bytes, consumer_no: int) -> Run | None:
+        """The run that a key of a consumer's list leads to.  Raises DamagedRowError when it leads to none."""
+        last = last_in_key(key)
+        runs = self._txn.cursor("pel")
+        if runs.set_key(self._prefix + last):
+            run = Run.under(*runs.item())
+            if run.consumer_no == consumer_no:
+                return run
+        if self._txn.cursor("pel_by_consumer").set_key(key):
+            raise DamagedRowError("a key in a consumer's list of pending entries")
+        return self._run_for(last)  # the list has changed since the key was read
+
+    def _require_foreign(self, key: bytes, consumer_no: int) -> None:
+        """Raise DamagedRowError if a key beside those of a consumer's list is one of these, but for a flipped bit."""
+        last = last_in_key(key)
+        runs = self._txn.cursor("pel")
+        if runs.set_key(self._prefix + last) and owner_of_run(runs.value()) == consumer_no:
+            lists = self._txn.cursor("pel_by_consumer")
+            if not lists.set_key(owner_prefix(self._group_no, consumer_no) + last):
+                raise DamagedRowError("a key in a consumer's list of pending entries")
 
     def oldest(self, until_ms: int, most: int) -> list[Run] | None:
         """The runs without an owner and the runs delivered by `until_ms`; None when `most` runs were not enough."""

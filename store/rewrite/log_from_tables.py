@@ -23,14 +23,14 @@ from riverbed.store.disk.lock import lock_directory
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import StoreError
 from riverbed.store.format.meta import META_POSITION, PositionRow, read_position
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY, base_name
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY, base_name
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.manifest import LogFile, Manifest
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.rewrite.state import pieces
-from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.environment import Tables, refuse_broken_pages
 from riverbed.store.tables.reader import TableReader
 
 _BASE_SEQ: Final = 1
@@ -61,10 +61,11 @@ def rebuild_log(
     manifest_path = home / LOG_MANIFEST
     if files.exists(manifest_path):
         raise StoreError(f"{manifest_path} is there: a log that exists is not rebuilt")
-    if not files.exists(directory / STATE_DIRECTORY / "data.mdb"):
+    if not files.exists(directory / STATE_DIRECTORY / DATA_NAME):
         raise StoreError(f"{directory} has no tables to make a log from")
     with lock_directory(directory):
         require_plain(home)
+        refuse_broken_pages(directory / STATE_DIRECTORY / DATA_NAME, map_bytes)
         tables = Tables(directory, map_bytes)
         try:
             with tables.env.begin() as txn:

@@ -36,6 +36,7 @@ from riverbed.store.rewrite.groups import GroupsRewrite
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import stream_row
 from riverbed.store.wire import log_entries
 
 __all__ = ["Piece", "pieces", "stream_pieces"]
@@ -59,10 +60,10 @@ def pieces(tables: Tables, txn: lmdb.Transaction[bytes], *, extensions: bool = T
         count = 0
         for packed, key in reader.rows("names", streams.encode_keyspace_no(keyspace_no)):
             count += 1
-            row = reader.get("keys", streams.key_key(keyspace_no, key))
+            row = stream_row(reader, keyspace_no, key)
             if row is None:
                 raise _contradiction(reader, f"stream {streams.decode_name_key(packed)[1]} has a name and no row")
-            yield from _StreamRewrite(reader, out, key, streams.StreamRow.unpack(row)).pieces()
+            yield from _StreamRewrite(reader, out, key, row).pieces()
         if count != size:
             raise _contradiction(reader, f"database {number} counts {size} keys, and there are {count}")
     if out.size:

@@ -17,6 +17,7 @@ cache of the stream's row and is written back at the next checkpoint.  Do not ke
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import streams
@@ -97,9 +98,9 @@ class Stream:
 
     # -- the row -------------------------------------------------------------------------------------------------------
 
-    def encode(self) -> bytes:
+    def row(self) -> streams.StreamRow:
         """The stream's row in table `keys`; see FORMAT.md."""
-        row = streams.StreamRow(
+        return streams.StreamRow(
             self.stream_no,
             self.key if len(self.key) > streams.MAX_PLAIN_KEY else None,
             self.length,
@@ -117,13 +118,11 @@ class Stream:
             self.tail_total,
             self.tail_dead,
             self.tail_bytes,
-            self.idempotence,
+            None if self.idempotence is None else replace(self.idempotence),
         )
-        return row.pack()
 
     @classmethod
-    def decode(cls, txn: Transaction, namespace: Namespace, key: bytes, row: bytes) -> Stream:
-        values = streams.StreamRow.unpack(row)
+    def of_row(cls, txn: Transaction, namespace: Namespace, key: bytes, values: streams.StreamRow) -> Stream:
         stream = cls(txn, namespace, key, values.stream_no)
         (
             stream.stream_no,
@@ -157,7 +156,8 @@ class Stream:
         """Put the row into its table, if it has changed and the stream was not deleted."""
         if self.dirty:
             txn = self.txn
-            txn.lmdb.put(streams.key_key(self.namespace.keyspace_no, self.key), self.encode(), db=txn.handles["keys"])
+            key = streams.key_key(self.namespace.keyspace_no, self.key)
+            txn.lmdb.put(key, self.row().pack(key), db=txn.handles["keys"])
             self.dirty = False
 
     def write_part(self) -> bool:
@@ -198,11 +198,19 @@ class Stream:
         """The value of the first of `rows`, in half the time; None when there is none."""
         if start < self.floor_id:
             start = self.floor_id
-        reader = self.txn.reader
-        if not self.length or start > end or not reader.set_range(self.prefix + start.to_bytes(16, "big")):
+        if not self.length or start > end:
             return None
-        key, row = reader.item()
-        return bare_row(key, row) if key <= self.prefix + end.to_bytes(16, "big") else None
+        reader, low, high = (
+            self.txn.reader,
+            self.prefix + start.to_bytes(16, "big"),
+            self.prefix + end.to_bytes(16, "big"),
+        )
+        if reader.set_range(low):
+            key, row = reader.item()
+            if low <= key <= high:
+                return bare_row(key, row)
+        self.txn.refuse_misplaced(low, high)
+        return None
 
     def first_row(self, start: StreamID) -> Row:
         """The first of `rows` from `start` on, which there must be."""
@@ -242,16 +250,29 @@ class Stream:
             live = self.tail_total - self.tail_dead
             if live and live * txn.largest_row <= most_bytes:
                 rows = ranges.read(txn.reader, low, high, live if count is None else min(live, count), reverse=reverse)
+                if not rows:
+                    txn.refuse_misplaced(low, high)
                 return bare_values(self.prefix, [row for _, row in rows])
         elif start == end:
             count = 1
         if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:
             values = bare_values(self.prefix, ranges.read_values(txn.reader, low, high, count, reverse=reverse))
-            if start == end and not values:
-                txn.refuse_misplaced(low)
+            if len(values) < count:
+                self._require_end(low, high, values, reverse=reverse)
             return values
         found = ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
-        return None if found is None else bare_values(self.prefix, found)
+        if found is None:
+            return None
+        if count is None or len(found) < count:
+            self._require_end(low, high, found, reverse=reverse)
+        return bare_values(self.prefix, found)
+
+    def _require_end(self, low: bytes, high: bytes, found: list[bytes], *, reverse: bool) -> None:
+        """Refuse the end of a range if a damaged key or tree has made it; an empty one is worth large neighbours."""
+        if not found:
+            self.txn.refuse_misplaced(low, high)
+        elif self.txn.largest_row < UNBOUNDED_ROW and not reverse:
+            self.txn.refuse_misplaced(high + b"\0", high)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
         """The keys of `rows`, oldest first; the cost does not depend on the size of the entries."""
@@ -309,6 +330,13 @@ class Stream:
     def has(self, entry_id: StreamID) -> bool:
         if entry_id < self.floor_id or entry_id > self.last_live_id:
             return False
+        if self._is_there(entry_id):
+            return True
+        key = self.prefix + pack_id(entry_id)
+        self.txn.refuse_misplaced(key, key)
+        return False
+
+    def _is_there(self, entry_id: StreamID) -> bool:
         return self.txn.reader.set_key(self.prefix + pack_id(entry_id))
 
     def byte_size(self) -> int:
@@ -502,11 +530,11 @@ class Stream:
             self.first_id = self.last_live_id = MIN_ID
             return
         reader = self.txn.reader
-        if not self.has(self.first_id):
+        if not self._is_there(self.first_id):
             found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
             self.first_id = streams.id_in_key(reader.key())
-        if not self.has(self.last_live_id):
+        if not self._is_there(self.last_live_id):
             found = ranges.seek_below(reader, self.prefix + pack_id(self.last_live_id))
             assert found and reader.key().startswith(self.prefix), "a length without an entry"
             self.last_live_id = streams.id_in_key(reader.key())

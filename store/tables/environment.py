@@ -31,7 +31,14 @@ from lmdb import verify
 from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE, open_file, require_file, require_plain
 from riverbed.store.disk.serving import hold_instead_of_registering
 from riverbed.store.errors import CorruptionError, StoreError, VersionError
-from riverbed.store.format.meta import META_POSITION, META_VERSION, pack_version, read_version
+from riverbed.store.format.meta import (
+    META_OF_CHECKPOINT,
+    META_POSITION,
+    META_READERS,
+    META_VERSION,
+    pack_version,
+    read_version,
+)
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
@@ -118,7 +125,7 @@ class Tables:
         self.failure: str | None = None  # why the last commit may not be on the disk; then no other may follow
         self._lacks_mark = False
         if commits_later:  # the start of a server, before LMDB reads what a disk may have damaged
-            _refuse_broken_pages(path / DATA_NAME)
+            refuse_broken_pages(path / DATA_NAME, _WALKED_AT_START_BYTES)
         if syncs_later:
             was_made, syncs_later = _make_durably(directory, map_bytes)
             syncs_later = syncs_later and powercut.prepare_use(path)
@@ -140,6 +147,8 @@ class Tables:
             is_new = self._check_version(readonly, frozen)
             self.is_new = is_new or was_made
             self.handles = self._open_tables(readonly=readonly, may_create=not (readonly or syncs_later))
+            if not readonly:
+                self._require_names()
             if syncs_later:
                 powercut.begin_use(path)
             elif may_be_marked:
@@ -247,6 +256,18 @@ class Tables:
                 txn.stat(handle)["entries"] for name, handle in handles.items() if name != "meta"
             )
 
+    def _require_names(self) -> None:
+        """Raise CorruptionError when a row of `meta` has another name than is written, or lacks what it comes with."""
+        meta = self.handles["meta"]
+        with contextlib.nullcontext(self._first) if self._first else self.env.begin() as txn:
+            names = set(txn.cursor(meta).iternext(values=False))
+        unknown = names - META_READERS.keys()
+        of_checkpoint = names & META_OF_CHECKPOINT
+        if unknown or of_checkpoint not in (set(), META_OF_CHECKPOINT):
+            named = ", ".join(sorted(name.decode(errors="backslashreplace") for name in unknown or of_checkpoint))
+            reason = f"rows of meta are damaged: there {'should be no' if unknown else 'is only'} {named}"
+            raise CorruptionError(str(self.path / DATA_NAME), None, reason)
+
     def _missing(self, name: str) -> CorruptionError:
         reason = f"table {name} is missing, or empty; `riverbed check --repair` makes the tables again of the log"
         return CorruptionError(str(self.path / DATA_NAME), None, reason)
@@ -314,13 +335,13 @@ class Tables:
         self._release_reader_lock()
 
 
-def _refuse_broken_pages(data: Path) -> None:
-    """Raise CorruptionError if pages of a small file are broken, before LMDB reads them: that may kill the process.
+def refuse_broken_pages(data: Path, most_bytes: int) -> None:
+    """Raise CorruptionError if pages are broken, before LMDB reads them: that may kill the process.
 
-    LMDB itself refuses a file that is none of its own.
+    A file of more than `most_bytes` is believed.  LMDB itself refuses a file that is none of its own.
     """
     size = data.stat().st_size if data.exists() else 0
-    if 0 < size <= _WALKED_AT_START_BYTES and powercut.has_magic(data):
+    if 0 < size <= most_bytes and powercut.has_magic(data):
         damage = _walk(data)
         if damage is not None:
             raise CorruptionError(str(data), None, f"{damage}; `riverbed check --repair` makes the tables again")

@@ -153,9 +153,10 @@ class _Purge:
             if home != keyspace_no:
                 break
             names.delete()
-            row = txn.lmdb.pop(key_key(keyspace_no, key), db=txn.handles["keys"])
+            packed_key = key_key(keyspace_no, key)
+            row = txn.lmdb.pop(packed_key, db=txn.handles["keys"])
             self._dead_rows.add_stream(stream_no)
-            records_no = 0 if row is None else StreamRow.unpack(row).records_no
+            records_no = 0 if row is None else StreamRow.unpack(packed_key, row).records_no
             if records_no:
                 self._dead_rows.add_stream(records_no)
             if self._expired():

@@ -77,7 +77,7 @@ def _by_row(unpack: Callable[[bytes], object]) -> Callable[[bytes, bytes], objec
 
 
 _CHECKS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
-    "keys": _by_row(streams.StreamRow.unpack),
+    "keys": streams.StreamRow.unpack,
     "entries": bare_row,
     "nodes": _by_row(streams.NodeRow.unpack),
     "expiry": _by_row(streams.unpack_expiry),

@@ -81,10 +81,17 @@ def numbered_streams(reader: TableReader, numbers: Iterable[int]) -> Iterator[Li
 
 
 def _row(reader: TableReader, keyspace_no: int, key: bytes) -> StreamRow:
-    row = reader.get("keys", key_key(keyspace_no, key))
+    row = stream_row(reader, keyspace_no, key)
     if row is None:
         raise MissingRowError(f"the key {key[:60]!r} has a number and no row")
-    return StreamRow.unpack(row)
+    return row
+
+
+def stream_row(reader: TableReader, keyspace_no: int, key: bytes) -> StreamRow | None:
+    """The row of the stream at `key`; None without one.  Raises DamagedRowError, one of DECODE_ERRORS."""
+    packed = key_key(keyspace_no, key)
+    row = reader.get("keys", packed)
+    return None if row is None else StreamRow.unpack(packed, row)
 
 
 def _names(

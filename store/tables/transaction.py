@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import lmdb
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import meta as meta_rows
 from riverbed.store.format.entries import bare_row
 from riverbed.store.format.log_lines import encode_extension
@@ -297,20 +298,25 @@ class Transaction:
         """The row without its seal.  Raises DamagedRowError."""
         row = self.lmdb.get(key, db=self.handles["entries"])
         if row is None:
-            self.refuse_misplaced(key)
+            self.refuse_misplaced(key, key)
             return None
         return bare_row(key, row)
 
-    def refuse_misplaced(self, key: bytes) -> None:
-        """Raise DamagedRowError if the row before or behind the missing `key` has another ID than its key.
+    def refuse_misplaced(self, low: bytes, high: bytes) -> None:
+        """Raise DamagedRowError if an entry beside those from `low` to `high`, of which none was found, is one of them.
 
-        A flipped bit of a key mostly leaves the row where it was, between the same neighbours.
+        A flipped bit of a key mostly leaves the row where it was, between the same neighbours; one in a page of the
+        tree leads to the wrong page, whose rows are on the wrong side.
         """
-        reader, prefix = self.reader, key[:_PREFIX_BYTES]
-        if reader.set_range(key) and reader.key().startswith(prefix):
+        reader = self.reader
+        if reader.set_range(low):
             bare_row(*reader.item())
-        if seek_below(reader, key) and reader.key().startswith(prefix):
+            if reader.key() <= high:
+                raise DamagedRowError("the order of entries")
+        if seek_below(reader, low):
             bare_row(*reader.item())
+            if reader.key() >= low:
+                raise DamagedRowError("the order of entries")
 
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Delete the entries and nodes with low <= key < high, now."""

@@ -205,8 +205,15 @@ get_crc(const char *from)
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
+/* Where the parts of an entry's row end: its ID, and the number of its words. */
+typedef struct {
+    Py_ssize_t id_end, fields, count;
+} Parts;
+
+static int take_row(const char *data, Py_ssize_t size, Parts *parts);
+
 /* The size of the row of an entry without its seal; -1 when the row is not what was written.  `crc` is that of the
-   stream's number.  Rows of format version 2 have no seal, and end with their last value. */
+   stream's number.  Rows of format version 2 have no seal, and are taken apart. */
 static Py_ssize_t
 unsealed_size(uint32_t crc, const char *row, Py_ssize_t size)
 {
@@ -214,7 +221,8 @@ unsealed_size(uint32_t crc, const char *row, Py_ssize_t size)
         size -= SEAL_BYTES;
         return get_crc(row + size) == ~add_crc(crc, row, size) ? size : -1;
     }
-    return size > 0 && row[size - 1] == '\n' ? size : -1;
+    Parts parts;
+    return take_row(row, size, &parts) ? -1 : size;
 }
 
 /* -- reading ------------------------------------------------------------------------------------------------------ */
@@ -1314,11 +1322,6 @@ show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
 }
 
 /* -- rows of entries ---------------------------------------------------------------------------------------------- */
-
-/* Where the parts of an entry's row end: its ID, and the number of its words. */
-typedef struct {
-    Py_ssize_t id_end, fields, count;
-} Parts;
 
 /* Take the row of an entry apart.  -> 0; -1 when we would not have written it so. */
 static int

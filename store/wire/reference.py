@@ -618,14 +618,14 @@ def unseal_one(key: bytes, row: bytes) -> bytes | None:
 def _unsealed(prefix: bytes, row: bytes) -> bytes | None:
     """The row without its seal, None when it is damaged.
 
-    Rows that were written in format version 2 have no seal, and end with their last value.
+    Rows that were written in format version 2 have no seal, and are taken apart.
     """
     if len(prefix) != _KEY_BYTES - _ID_BYTES:
         raise ValueError("not the number of a stream")
     if len(row) > SEAL_BYTES and row.endswith(SEAL_MARK):
         bare = row[:-SEAL_BYTES]
         return bare if seal(prefix, bare) == row else None
-    return row if row.endswith(b"\n") else None
+    return row if _take_row(row) is not None else None
 
 
 def unseal(prefix: bytes, rows: list[bytes]) -> int:

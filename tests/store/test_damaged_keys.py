@@ -12,6 +12,7 @@ from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import CONSUMER_KEY_BYTES
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES
 from riverbed.store.format.pending import group_prefix
+from riverbed.store.ids import StreamID
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.rewrite.state import pieces
@@ -183,4 +184,88 @@ def test_names_of_streams_that_expire_during_a_scan_are_left_out(directory: Path
     assert list(store.txn.databases[0].keys(0)) == [b"s", b"gone", b"stays", b"long" * 200]
     store.checkpoint()
     assert list(store.txn.databases[0].keys(4102444800001)) == [b"s", b"stays"]
+    store.kill()
+
+
+def flip_key_in_place(directory: Path, table: str, number: int, at: int) -> None:
+    """Flip a bit in the byte `at` of a key, given by its number in its table, where it stands in its page."""
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin() as txn:
+        key, row = list(txn.cursor(env.open_db(table.encode(), txn=txn, create=False)))[number]
+    env.close()
+    path = directory / STATE_DIRECTORY / DATA_NAME
+    data = path.read_bytes()
+    changed = bytearray(key)
+    changed[at] ^= 4
+    assert key + row in data
+    path.write_bytes(data.replace(key + row, bytes(changed) + row))
+
+
+def opened(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The store, started as if its tables were large."""
+    monkeypatch.setattr("riverbed.store.tables.environment._WALKED_AT_START_BYTES", 0)
+    return Store(directory)
+
+
+@pytest.mark.parametrize("at", [0, 4, -1])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_stream_under_a_damaged_key_is_an_error_and_no_missing_key(
+    directory: Path, number: int, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(directory)
+    names = [b"aaa", b"sss", b"zzz"]
+    store.run("XADD", "aaa", "1-1", "f", "v")
+    store.run("RENAME", "s", "sss")
+    store.run("XADD", "zzz", "1-1", "f", "v")
+    store.checkpoint()
+    store.engine.close()
+    flip_key_in_place(directory, "keys", number, at)
+    store = opened(directory, monkeypatch)
+    with pytest.raises(DamagedRowError):
+        store.txn.databases[0].stream(names[number], 0)
+    store.kill()
+
+
+@pytest.mark.parametrize("at", [-1, 11, 7])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_consumer_with_a_damaged_key_in_its_list_is_an_error(
+    directory: Path, number: int, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(directory)
+    for consumer in ("Alice", "Bob"):
+        store.run("XREADGROUP", "GROUP", "g", consumer, "COUNT", "5", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.engine.close()
+    flip_key_in_place(directory, "pel_by_consumer", number, at)
+    store = opened(directory, monkeypatch)
+    group = store.groups().get(b"g")
+    assert group is not None
+
+    def read_lists() -> None:
+        for consumer in group.consumers.values():
+            list(group.pel.owned(consumer.consumer_no, StreamID(0), sid("99-0")))
+
+    with pytest.raises(DamagedRowError):
+        read_lists()
+    store.kill()
+
+
+@pytest.mark.parametrize("at", [7, 15, 16, 23])
+@pytest.mark.parametrize("number", [1, 7, 19])
+def test_an_entry_under_a_damaged_key_is_an_error_and_no_missing_entry(
+    directory: Path, number: int, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip_key_in_place(directory, "entries", number, at)
+    store = opened(directory, monkeypatch)
+    stream = store.txn.databases[0].stream(b"s", 0)
+    assert stream is not None
+    entry_id = sid(f"{number + 1}-1")
+    for read in (
+        lambda: stream.first_entry(entry_id, entry_id),
+        lambda: stream.entries_within(entry_id, entry_id, None, None),
+        lambda: stream.entry(entry_id),
+        lambda: stream.has(entry_id),
+    ):
+        with pytest.raises(DamagedRowError):
+            read()
     store.kill()

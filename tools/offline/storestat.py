@@ -17,7 +17,6 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.format.groups import GroupRow
 from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.rows import DECODE_ERRORS
-from riverbed.store.format.streams import StreamRow, key_key
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
@@ -30,7 +29,7 @@ from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.streams import keyspaces
+from riverbed.store.tables.streams import keyspaces, stream_row
 from riverbed.tools.console.console import Failure
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
@@ -129,8 +128,8 @@ def _lag(reader: TableReader, stream: StreamSummary, group: GroupRow) -> int | N
     known = lag(stream, group.last_id, group.entries_read)
     if known is not None:
         return known
-    row = reader.get("keys", key_key(keyspaces(reader)[stream.db], stream.key))
-    return None if row is None else StreamEntries(reader, StreamRow.unpack(row)).count_after(group.last_id)
+    row = stream_row(reader, keyspaces(reader)[stream.db], stream.key)
+    return None if row is None else StreamEntries(reader, row).count_after(group.last_id)
 
 
 def _longest_pending(reader: TableReader, group: LiveGroup, now_ms: int) -> tuple[int | None, int]:

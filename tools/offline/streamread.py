@@ -9,10 +9,11 @@ from typing import Final
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.resp import decode_entry
 from riverbed.store.format.rows import DECODE_ERRORS
-from riverbed.store.format.streams import StreamRow, key_key
+from riverbed.store.format.streams import StreamRow
 from riverbed.store.ids import StreamID, id_text, parse_id
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.progress import Progress
+from riverbed.store.tables import streams
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import keyspaces
@@ -52,8 +53,7 @@ def stream_row(reader: TableReader, db: int, key: bytes) -> StreamRow | None:
     numbers = keyspaces(reader)
     if db >= len(numbers):
         raise Failure(f"there is no database {db}; there are {len(numbers)}")
-    row = reader.get("keys", key_key(numbers[db], key))
-    return None if row is None else StreamRow.unpack(row)
+    return streams.stream_row(reader, numbers[db], key)
 
 
 def server_entries(

@@ -101,7 +101,7 @@ def _meta(key: bytes, row: bytes) -> Row:
 
 def _keys(key: bytes, row: bytes) -> Row:
     keyspace_no, name = streams.decode_key_key(key)
-    stream = streams.StreamRow.unpack(row)
+    stream = streams.StreamRow.unpack(key, row)
     values = _plain(stream)
     del values["long_key"]
     return {"keyspace_no": keyspace_no, **key_values("key", stream.long_key or b"" if name is None else name), **values}

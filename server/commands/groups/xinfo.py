@@ -17,7 +17,6 @@ from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LongReply
 from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.format.streams import StreamRow
 from riverbed.store.groups.consumers import NEVER, Consumer
 from riverbed.store.groups.lag import lag
 from riverbed.store.groups.view import GroupsView, Names
@@ -114,7 +113,7 @@ class _ShownGroups:
         self._groups = GroupsView(view, stream)
         self._entries = StreamView(view, stream)
         self._facts = _describe(stream)
-        self._counters = StreamRow.unpack(stream.encode())
+        self._counters = stream.row()
         self._resp = resp
 
     def groups(self) -> Generator[bytes, None, None]:

@@ -142,7 +142,7 @@ def test_the_document_describes_every_table() -> None:
 
 def test_the_documents_streams_are_what_the_module_reads_and_writes() -> None:
     (short, short_row), (long, long_row) = examples("keys")
-    stream = StreamRow.unpack(short_row)
+    stream = StreamRow.unpack(short, short_row)
     assert decode_key_key(short) == (0, b"s")
     assert key_key(0, b"s") == short
     assert stream == StreamRow(
@@ -165,15 +165,15 @@ def test_the_documents_streams_are_what_the_module_reads_and_writes() -> None:
         tail_bytes=42,
         idempotence=None,
     )
-    assert stream.pack() == short_row
+    assert stream.pack(short) == short_row
 
-    stream = StreamRow.unpack(long_row)
+    stream = StreamRow.unpack(long, long_row)
     assert decode_key_key(long) == (0, None)
     assert stream.long_key == b"k" * 401
     assert key_key(0, stream.long_key) == long
     assert (stream.stream_no, stream.length, stream.expire_ms) == (8, 0, DEADLINE_MS)
     assert stream.idempotence == IdempotenceSettings(60, None, 9, 1, 0)
-    assert stream.pack() == long_row
+    assert stream.pack(long) == long_row
 
 
 def test_the_documents_names_entries_nodes_and_deadlines() -> None:
@@ -384,14 +384,25 @@ STREAM_ROWS = st.builds(
 
 @given(STREAM_ROWS)
 def test_a_stream_row_reads_back(row: StreamRow) -> None:
-    assert StreamRow.unpack(row.pack()) == row
+    packed = row.pack(b"key")
+    assert StreamRow.unpack(b"key", packed) == row
+    assert StreamRow.is_bound(b"key", packed) and not StreamRow.is_bound(b"kex", packed)
+    with pytest.raises(DamagedRowError):
+        StreamRow.unpack(b"kex", packed)
+
+
+@given(STREAM_ROWS)
+def test_the_row_of_a_stream_without_its_key_in_the_checksum_reads_back(row: StreamRow) -> None:
+    values = unpack_row(row.pack(b""))
+    assert StreamRow.unpack(b"key", pack_row(values)) == row
+    assert StreamRow.is_bound(b"key", pack_row(values))
 
 
 @given(STREAM_ROWS, st.data())
 def test_a_shortened_stream_row_does_not_decode(row: StreamRow, data: st.DataObject) -> None:
-    packed = row.pack()
+    packed = row.pack(b"key")
     with pytest.raises(DECODE_ERRORS):
-        StreamRow.unpack(packed[: data.draw(st.integers(0, len(packed) - 1))])
+        StreamRow.unpack(b"key", packed[: data.draw(st.integers(0, len(packed) - 1))])
 
 
 GROUP = GroupRow(b"g", make_id(1, 2), 5, 3, 1, 1, 2, 5, DeliveryPolicy(5, b"dead", 1000), 7)

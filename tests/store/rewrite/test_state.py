@@ -299,7 +299,7 @@ def test_tables_that_contradict_themselves_are_not_rewritten(store: Store, chang
     tables = store.engine.tables
     original = store.txn.lmdb.get(key, db=tables.handles["keys"])
     assert original is not None
-    row = StreamRow.unpack(original)._replace(**change).pack()
+    row = StreamRow.unpack(key, original)._replace(**change).pack(key)
     store.txn.lmdb.put(key, row, db=tables.handles["keys"])
     with pytest.raises(CorruptionError, match="riverbed check"):
         list(pieces(tables, store.txn.lmdb))

@@ -36,7 +36,7 @@ def reader(filled: Store) -> Iterator[TableReader]:
 
 
 def row_of(store: Store, key: bytes = b"b") -> StreamRow:
-    return StreamRow.unpack(store.stream(key).encode())
+    return store.stream(key).row()
 
 
 def texts(ids: Iterator[StreamID]) -> list[str]:

@@ -14,6 +14,7 @@ from riverbed.store.format.streams import NodeRow, StreamRow
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.tables.environment import Tables
+from riverbed.store.wire import seal
 from tests.support.store.stores import Store, sid
 
 Damage = Callable[["Rows"], object]
@@ -43,17 +44,27 @@ class Rows:
     def change(self, table: str, row: bytes, number: int = 0) -> None:
         self.put(table, self.all(table)[number][0], row)
 
+    def seal(self, row: bytes, number: int = 0) -> None:
+        """Change the row of an entry, and seal it."""
+        key = self.all("entries")[number][0]
+        self.put("entries", key, seal(key[:8], row))
+
     def repack(self, table: str, index: int, value: Any, number: int = 0) -> None:
         """Change one element of a msgpack row."""
         key, row = self.all(table)[number]
-        values = unpack_row(row)
+        values = unpack_row(row, key)
         values[index] = value
-        self.put(table, key, pack_row(values))
+        self.put(table, key, pack_row(values, key if table == "keys" else b""))
+
+    def copy(self, table: str, key: bytes, number: int = 0) -> None:
+        """Put a msgpack row under another key as well."""
+        old, row = self.all(table)[number]
+        self.put(table, key, pack_row(unpack_row(row, old), key))
 
     def stream(self, number: int = 0, **changes: Any) -> None:
         """Change counters of a stream's row."""
         key, row = self.all("keys")[number]
-        self.put("keys", key, StreamRow.unpack(row)._replace(**changes).pack())
+        self.put("keys", key, StreamRow.unpack(key, row)._replace(**changes).pack(key))
 
 
 def make_sound(directory: Path) -> None:

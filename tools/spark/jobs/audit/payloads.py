@@ -8,11 +8,10 @@ from typing import Final
 from riverbed.store.errors import StoreError
 from riverbed.store.format.resp import decode_entry
 from riverbed.store.format.rows import DECODE_ERRORS
-from riverbed.store.format.streams import StreamRow, key_key
 from riverbed.store.ids import StreamID
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.streams import keyspaces
+from riverbed.store.tables.streams import keyspaces, stream_row
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import short_text
 from riverbed.tools.spark.errors import SourceError
@@ -41,8 +40,8 @@ def payloads(frozen: Frozen, entries: Iterable[Entry]) -> dict[Entry, str]:
 
 def _payload(reader: TableReader, numbers: list[int], name: StreamName, entry_id: StreamID) -> str | None:
     db, key = name
-    packed = reader.get("keys", key_key(numbers[db], key)) if db < len(numbers) else None
-    row = None if packed is None else StreamEntries(reader, StreamRow.unpack(packed)).get(entry_id)
+    stream = stream_row(reader, numbers[db], key) if db < len(numbers) else None
+    row = None if stream is None else StreamEntries(reader, stream).get(entry_id)
     return None if row is None else _beginning(row)
 
 
