@@ -45,6 +45,7 @@ from riverbed.store.format.pending import (
     last_in_run,
     owner_of_run,
     owner_prefix,
+    time_key,
 )
 from riverbed.store.groups.run_rows import cut_out, pieces, replace_alone, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery
@@ -277,8 +278,9 @@ class Pel:
         for _ in range(_MAX_DEAD):
             if not found or not cursor.key().startswith(self._prefix):
                 return None
-            if self._lives(owner_of_run(cursor.value())):
-                return unpack_id(last_in_key(cursor.key()))
+            run = Run.under(*cursor.item())
+            if self._lives(run.consumer_no):
+                return unpack_id(run.last)
             found = cursor.prev()
         lists = self._rows("pel_by_consumer")
         ends = []
@@ -366,11 +368,20 @@ class Pel:
             for key, value in chunk:
                 if not key.startswith(self._prefix):
                     return
-                run = self._run_for(value or last_in_key(key))
+                run = self._placed(key, value or last_in_key(key))
                 yield key, run if run is not None and self._lives(run.consumer_no) else None
             if len(chunk) < _CHUNK:
                 return
             low = chunk[-1][0] + b"\0"
+
+    def _placed(self, key: bytes, last: bytes) -> Run | None:
+        """The run that a key of the index by time leads to.  Raises DamagedRowError when it leads to another."""
+        run = self._run_for(last)
+        if run is not None and time_key(self._group_no, run) == key:
+            return run
+        if self._txn.cursor("pel_by_time").set_key(key):
+            raise DamagedRowError("a key in the index of pending entries by time")
+        return run  # the index has changed since the key was read
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
