@@ -217,7 +217,7 @@ def _hourly(rig: Rig, entries: int) -> list[Measurement]:
     total = Line(
         f"columns of {_HOURS} snapshots, each 5 % longer", "MB", Budget("ratio < 2", lambda _, ratio: ratio < 2)
     )
-    took = Line("time of the first snapshot, of the others", "s")
+    took = Line("time of the snapshots after the first, and of the first", "s")
     directory = rig.new_directory()
     folder = directory / SNAPSHOTS_DIRECTORY
     server = rig.server(Contender.RIVERBED, "everysec", directory)
