@@ -25,6 +25,7 @@ from pathlib import Path
 
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
+from riverbed.store.log.bit_flips import MAX_BYTES, find_flipped_bit
 from riverbed.store.log.empty_rdb import MAGIC, MAX_EMPTY_BYTES, is_empty_rdb
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch, LogPart, PartReader
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
@@ -194,4 +195,19 @@ class LogReader:
             raise part.error(
                 place.position, place.offset, f"{reason}, below byte {durable.position} which a checkpoint covers"
             )
+        self._refuse_flipped(part, place)
         self.torn_tail = TornTail(str(part.path), place.position, part.size - place.position, place.offset, reason)
+
+    def _refuse_flipped(self, part: LogPart, place: LogPosition) -> None:
+        """Raise CorruptionError if the tail is no torn write, but a whole batch with a flipped bit."""
+        size = part.size - place.position
+        if not part.file.is_checksummed or size > MAX_BYTES:
+            return
+        fd = self._files.open_read(part.path)
+        try:
+            byte = find_flipped_bit(self._files.read_at(fd, size, place.position))
+        finally:
+            self._files.close(fd)
+        if byte is not None:
+            reason = f"a bit is flipped in byte {place.position + byte}, and the batch is whole but for that"
+            raise part.error(place.position, place.offset, reason)
