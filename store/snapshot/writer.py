@@ -41,7 +41,7 @@ from riverbed.store.errors import CorruptionError, SnapshotError
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
-from riverbed.store.progress import Progress, ignore
+from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.snapshot.reader import (
     TEMPORARY_PREFIX,
@@ -56,6 +56,7 @@ from riverbed.store.snapshot.reader import (
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.scrub import SCRUBBED_TABLES, require_sound
 
 DEFAULT_SPLIT_EVERY: Final = 65_536
 
@@ -66,8 +67,9 @@ _PIPE_BYTES: Final = 1 << 20  # what LMDB hands over at a time
 _LINE_BYTES: Final = 400
 _SPARE_BYTES: Final = 1 << 20
 
-# What `steps` counts: bytes, then streams.
+# What `steps` counts: bytes, then rows, then streams.
 COPYING: Final = "copying"
+VERIFYING: Final = "verifying"
 LISTING: Final = "listing streams"
 
 
@@ -267,7 +269,10 @@ class _Maker:
         return write_digested(self.working / name, pieces, self.files, wrote)
 
     def list_streams(self, data_file: FileDigest) -> None:
-        """Walk the copy: read its position in the log, count its rows, and write a line for each stream."""
+        """Walk the copy: compare its rows with their checksums, and write a line for each stream.
+
+        Raises CorruptionError: what is damaged enters no snapshot.
+        """
         path = self.working / DATA_NAME
         try:
             tables = Tables(self.working, data_file.size, frozen=True)
@@ -277,6 +282,8 @@ class _Maker:
             with tables.env.begin() as txn:
                 reader = TableReader(tables, txn)
                 self.rows = {table: reader.count(table) for table in TABLES}
+                compared = counter(self.steps, VERIFYING, sum(self.rows[table] for table in SCRUBBED_TABLES))
+                require_sound(reader, compared)
                 walk = StreamWalk(reader, self.split_every)
                 self.position, self.replids, self.numbering = walk.position(), walk.replids(), walk.numbering()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))

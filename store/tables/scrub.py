@@ -7,18 +7,22 @@ pass meets each row that is there all the time, and may miss others.  Indexes ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from riverbed.store.errors import DamagedRowError
+from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format import dead_rows, groups, idempotence, pending, streams
-from riverbed.store.format.entries import bare_row
+from riverbed.store.format.entries import bare_pairs, bare_row
 from riverbed.store.format.meta import META_VERSION, check_row
 from riverbed.store.format.rows import DECODE_ERRORS
+from riverbed.store.model import Row
 from riverbed.store.tables.reader import TableReader
 
 _SHOWN_KEY_BYTES: Final = 80
+_STEP_BYTES: Final = 1 << 20
+_ROWS: Final = 4096
 
 
 class Step(NamedTuple):
@@ -30,19 +34,44 @@ class Step(NamedTuple):
 
 
 def scrub_step(reader: TableReader, table: str, start: bytes, most_rows: int) -> Step:
-    """Compare up to `most_rows` rows of a table from the key `start` on."""
+    """Compare up to `most_rows` rows of a table from the key `start` on, or about a megabyte if that is less."""
+    chunk: list[Row] = []
+    size = 0
+    for item in islice(reader.rows(table, start=start), most_rows):
+        chunk.append(item)
+        size += len(item[1])
+        if size >= _STEP_BYTES:
+            break
+    is_last = len(chunk) < most_rows and size < _STEP_BYTES
+    next_key = None if is_last else chunk[-1][0] + b"\0"
+    if table == "entries":  # nearly all rows: together they take a fifth of the time
+        with contextlib.suppress(DamagedRowError, *DECODE_ERRORS):
+            bare_pairs(list(chunk))
+            return Step(len(chunk), next_key, [])
+    return Step(len(chunk), next_key, list(_damage(table, chunk)))
+
+
+def _damage(table: str, rows: list[Row]) -> Iterator[str]:
     check = _CHECKS[table]
-    damage: list[str] = []
-    key, rows = start, 0
-    for key, row in islice(reader.rows(table, start=start), most_rows):
-        rows += 1
+    for key, row in rows:
         try:
             check(key, row)
         except DamagedRowError as error:
-            damage.append(f"table {table}: {_named(error, key)} does not fit its checksum")
+            yield f"table {table}: {_named(error, key)} does not fit its checksum"
         except DECODE_ERRORS as error:
-            damage.append(f"table {table}: the row {key[:_SHOWN_KEY_BYTES].hex()} cannot be read: {error}")
-    return Step(rows, None if rows < most_rows else key + b"\0", damage)
+            yield f"table {table}: the row {key[:_SHOWN_KEY_BYTES].hex()} cannot be read: {error}"
+
+
+def require_sound(reader: TableReader, compared: Callable[[int], None]) -> None:
+    """Compare all rows; `compared` is called with the numbers of rows.  Raises CorruptionError."""
+    for table in SCRUBBED_TABLES:
+        key: bytes | None = b""
+        while key is not None:
+            step = scrub_step(reader, table, key, _ROWS)
+            if step.damage:
+                raise CorruptionError(str(reader.path), None, step.damage[0])
+            compared(step.rows)
+            key = step.next_key
 
 
 def _named(error: DamagedRowError, key: bytes) -> str:

@@ -16,7 +16,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.snapshot.reader import Snapshot
-from riverbed.store.snapshot.writer import DEFAULT_SPLIT_EVERY, LISTING, delete_old, take_snapshot
+from riverbed.store.snapshot.writer import DEFAULT_SPLIT_EVERY, LISTING, VERIFYING, delete_old, take_snapshot
 from riverbed.tools.console.console import (
     Failure,
     counted,
@@ -77,7 +77,7 @@ def snapshot(
             refuse_redis(directory, OsFiles())
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)
-        with StepProgress({LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:
+        with StepProgress({VERIFYING: "rows", LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:
 
             def step(name: str, done: int, total: int) -> None:
                 go_on()

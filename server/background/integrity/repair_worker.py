@@ -16,6 +16,8 @@ Every batch of the log is compared with its checksum.  The server deletes what i
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -27,7 +29,6 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check.findings import Contents, Violation
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.priority import step_back
 from riverbed.store.errors import CorruptionError, ReplayError, StoreError
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, REPAIR_DIRECTORY
 from riverbed.store.log import manifest as manifests
@@ -38,6 +39,8 @@ from riverbed.store.recovery.replay import EXECUTING
 from riverbed.store.recovery.tables_from_log import TablesFromLog, room_for_tables
 
 MODULE: Final = "riverbed.server.background.integrity.repair_worker"
+# Less urgent than the server, which has clients; more urgent than idle work, for right answers are waited for.
+_NICENESS: Final = 5
 
 
 class _Remaking:
@@ -86,7 +89,8 @@ class _Remaking:
 def work(server: Server) -> None:
     """Replay and check as the server asks."""
     directory, *numbers = sys.argv[1:]
-    step_back()
+    with contextlib.suppress(OSError):
+        os.nice(_NICENESS)
     remaking = _Remaking(Path(directory), *map(int, numbers))
     reports = Reports(server)
     try:

@@ -76,7 +76,7 @@ def require_whole(server: RiverbedServer) -> None:
 
 def test_a_client_has_the_tables_made_again(start_riverbed: StartRiverbed) -> None:
     server = with_damage(start_riverbed)
-    with server.client() as client:
+    with server.client(timeout_s=600) as client:
         assert client.ask(*ASK).startswith(DAMAGED)
         client.ask("XADD", "s", "9999999999999-8", "f", "v")
         made = as_dict(client.tree("RIVERBED", "REPAIR"))
@@ -104,11 +104,12 @@ def test_what_is_written_meanwhile_is_in_the_tables(
                 replies = client.pipeline([("XADD", "t", "*", "f", str(added + number)) for number in range(50)])
                 assert all(reply.startswith(b"$") for reply in replies)
                 added += 50
+                stopped.wait(0.02)  # the process must be able to catch up, on a busy machine too
 
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        with server.client() as client, server.client() as reader:
+        with server.client(timeout_s=600) as client, server.client() as reader:
             client.send("RIVERBED", "REPAIR")
             until(lambda: persistence(server)["riverbed_repair_in_progress"] == "1", "a repair")
             assert reader.ask("RIVERBED", "REPAIR") == b"-ERR a repair is under way already\r\n"
@@ -255,3 +256,13 @@ def test_a_link_in_the_place_of_its_files_is_refused(start_riverbed: StartRiverb
     server.start()
     assert (elsewhere / "kept").exists()
     undo_damage(server)
+
+
+def test_damage_enters_no_snapshot(start_riverbed: StartRiverbed) -> None:
+    server = with_damage(start_riverbed)
+    with server.client(timeout_s=600) as client:
+        reply = client.ask("RIVERBED", "SNAPSHOT", "monday")
+        assert reply.startswith(b"-ERR no snapshot: ") and b"entry 9999999999999-7 of stream " in reply
+        assert not (server.directory / "snapshots" / "monday").exists()
+        client.ask("RIVERBED", "REPAIR")
+        assert b"monday" in client.ask("RIVERBED", "SNAPSHOT", "monday")
