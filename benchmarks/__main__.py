@@ -15,6 +15,7 @@ from benchmarks import (
     appending,
     blocked,
     check,
+    checksums,
     client,
     columns,
     compact,
@@ -46,6 +47,7 @@ from tests.support.servers import REDIS_MISSING
 QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "append": appending.answer,
     "read": reading.answer,
+    "checksums": checksums.answer,
     "client": client.answer,
     "start": starting.answer,
     "memory": memory.answer,
