@@ -119,7 +119,7 @@ class _ShownGroups:
     def groups(self) -> Generator[bytes, None, None]:
         """XINFO GROUPS."""
         names = yield from _in_turns(self._groups.groups())
-        rows = (self._groups.group(group_no) for _, group_no in names)
+        rows = (self._groups.group(group_no) for _, group_no in names.taken())
         yield array_head(names.count)
         yield from self._maps(_group_summary(row, self._lag(row)) for row in rows)
 
@@ -127,7 +127,7 @@ class _ShownGroups:
         """XINFO CONSUMERS."""
         names = yield from _in_turns(self._groups.consumers(group_no))
         yield array_head(names.count)
-        rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names)
+        rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names.taken())
         yield from self._maps(_consumer_summary(row, now_ms) for row in rows)
 
     def _maps(self, facts: Iterator[dict[bytes, Reply]]) -> Generator[bytes, None, None]:
@@ -150,7 +150,7 @@ class _ShownGroups:
 
     def _groups_fully(self, groups: Names, most: int) -> Iterator[bytes]:
         """Each group in parts, of which few take long."""
-        for _, group_no in groups:
+        for _, group_no in groups.taken():
             consumers = yield from _in_turns(self._groups.consumers(group_no))
             row = self._groups.group(group_no)
             facts = _group_facts(row, self._lag(row))
@@ -158,7 +158,7 @@ class _ShownGroups:
             runs = self._groups.pending_runs(group_no, None, consumers.owners)
             yield from self._pending(runs, min(row.pel_count, most), owners_of=group_no)
             yield bulk(b"consumers") + array_head(consumers.count)
-            for _, consumer_no in consumers:
+            for _, consumer_no in consumers.taken():
                 consumer = self._groups.consumer(group_no, consumer_no)
                 facts = _consumer_facts(consumer)
                 yield _map_head(len(facts) + 1, self._resp) + _items(facts, self._resp) + bulk(b"pending")
