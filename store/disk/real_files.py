@@ -51,9 +51,9 @@ def require_directory(path: Path) -> None:
     _is_there(path, stat.S_IFDIR)
 
 
-def require_file(path: Path, *, may_be_link: bool = False) -> None:
-    """Raise UnsafeFileError when anything but a file is at `path`, or behind the link there."""
-    _is_there(path, stat.S_IFREG, follow=may_be_link)
+def require_file(path: Path) -> None:
+    """Raise UnsafeFileError when anything but a file is at `path`."""
+    _is_there(path, stat.S_IFREG)
 
 
 def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
@@ -74,20 +74,15 @@ def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
     return fd
 
 
-def read_file(path: Path, most_bytes: int, *, may_be_link: bool = False) -> bytes:
+def read_file(path: Path, most_bytes: int) -> bytes:
     """The first `most_bytes` of a file.  Raises UnsafeFileError for anything but a file, OSError."""
-    if may_be_link:
-        require_file(path, may_be_link=True)
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    else:
-        fd = open_file(path, os.O_RDONLY)
-    with open(fd, "rb") as file:
+    with open(open_file(path, os.O_RDONLY), "rb") as file:
         return file.read(most_bytes)
 
 
-def _is_there(path: Path, wanted: int, *, follow: bool = False) -> bool:
+def _is_there(path: Path, wanted: int) -> bool:
     try:
-        kind = stat.S_IFMT((path.stat() if follow else path.lstat()).st_mode)
+        kind = stat.S_IFMT(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
     if kind != wanted:

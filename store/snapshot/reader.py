@@ -27,7 +27,7 @@ from typing import Any, Final
 import lmdb
 from crc32c import crc32c
 
-from riverbed.store.disk.real_files import read_file, require_file
+from riverbed.store.disk.real_files import open_file, read_file, require_file
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.ids import StreamID, id_text, parse_id
@@ -152,7 +152,7 @@ class Snapshot:
         self.check_streams()
         count = 0
         most_entries = self.manifest.data_file.size // _MIN_ENTRY_BYTES
-        with path.open("rb") as lines:
+        with open(open_file(path, os.O_RDONLY), "rb") as lines:
             while line := lines.readline(_MAX_LINE):
                 count += 1
                 try:
@@ -187,19 +187,20 @@ class Snapshot:
 def open_snapshot(path: Path, *, verify: bool = False) -> Snapshot:
     """Open the snapshot at `path` and check its files' presence and lengths, and every byte if `verify`.
 
-    Raises NoSnapshotError when there is none, or one that was never finished; VersionError when it is of a newer
-    version; CorruptionError when it is damaged; UnsafeFileError, OSError.
+    `path` may be a link, and nothing in it.  Raises NoSnapshotError when there is none, or one that was never finished;
+    VersionError when it is of a newer version; CorruptionError when it is damaged; UnsafeFileError when anything but a
+    file stands for one; OSError.
     """
     manifest_path = path / MANIFEST_NAME
     try:
-        data = read_file(manifest_path, _MAX_MANIFEST_BYTES + 1, may_be_link=True)
+        data = read_file(manifest_path, _MAX_MANIFEST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         raise NoSnapshotError(_explain_missing(path)) from None
     manifest = decode_manifest(data, str(manifest_path))
     for name, digest in ((DATA_NAME, manifest.data_file), (STREAMS_NAME, manifest.streams_file)):
         try:
-            require_file(path / name, may_be_link=True)
-            size = (path / name).stat().st_size
+            require_file(path / name)
+            size = (path / name).lstat().st_size
         except FileNotFoundError:
             raise CorruptionError(str(path / name), None, "the manifest speaks of it, and it is missing") from None
         if size != digest.size:
@@ -223,14 +224,14 @@ def _explain_missing(path: Path) -> str:
 
 
 def list_snapshots(folder: Path) -> list[Snapshot]:
-    """The whole snapshots in `folder`, the oldest first.  What is unfinished, damaged or newer is left out."""
+    """The whole snapshots in `folder`, the oldest first.  What is unfinished, damaged, newer or a link is left out."""
     found = []
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
     for name in names:
-        if name.startswith(TEMPORARY_PREFIX):
+        if name.startswith(TEMPORARY_PREFIX) or (folder / name).is_symlink():
             continue
         try:
             found.append(open_snapshot(folder / name))
@@ -247,7 +248,7 @@ def is_snapshot_name(name: str) -> bool:
 def verify_file(path: Path, expected: FileDigest, progress: Callable[[int], None] = ignore) -> None:
     """Compare a file, or a copy of it, with its digest.  Raises CorruptionError, OSError."""
     checksum = size = 0
-    with path.open("rb", buffering=0) as file:
+    with open(open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
         while data := file.read(_READ_BYTES):
             checksum = crc32c(data, checksum)
             size += len(data)

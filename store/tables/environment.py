@@ -109,7 +109,7 @@ class Tables:
         readonly = readonly or frozen
         # LMDB follows links, and writes to its lock file even for readers
         if frozen:
-            require_file(path / DATA_NAME, may_be_link=True)
+            require_file(path / DATA_NAME)
         else:
             require_plain(path)
         if not readonly:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
+from riverbed.store.errors import CorruptionError, NoSnapshotError, UnsafeFileError, VersionError
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
@@ -235,6 +236,38 @@ def test_tables_that_are_none_are_refused(snapshot: Snapshot) -> None:
     (snapshot.path / DATA_NAME).write_bytes(bytes(snapshot.manifest.data_file.size))
     with pytest.raises(CorruptionError):
         open_snapshot(snapshot.path).open_tables()
+
+
+@pytest.mark.parametrize("name", [MANIFEST_NAME, STREAMS_NAME, DATA_NAME])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_anything_but_a_file_in_it_is_refused(snapshot: Snapshot, tmp_path: Path, name: str, kind: str) -> None:
+    """The link leads to the very file that belongs there."""
+    (snapshot.path / name).rename(tmp_path / "moved")
+    if kind == "link":
+        (snapshot.path / name).symlink_to(tmp_path / "moved")
+    else:
+        os.mkfifo(snapshot.path / name)
+    with pytest.raises(UnsafeFileError, match="a symbolic link" if kind == "link" else "a pipe"):
+        open_snapshot(snapshot.path)
+
+
+def test_a_file_that_becomes_a_link_later_is_not_followed(snapshot: Snapshot, tmp_path: Path) -> None:
+    (snapshot.path / STREAMS_NAME).rename(tmp_path / "moved")
+    (snapshot.path / STREAMS_NAME).symlink_to(tmp_path / "moved")
+    with pytest.raises(UnsafeFileError, match="a symbolic link"):
+        next(snapshot.streams())
+    (snapshot.path / DATA_NAME).rename(tmp_path / "tables")
+    (snapshot.path / DATA_NAME).symlink_to(tmp_path / "tables")
+    with pytest.raises(UnsafeFileError, match="a symbolic link"):
+        snapshot.open_tables()
+
+
+def test_a_snapshot_that_a_link_names_opens_and_is_not_listed(snapshot: Snapshot, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "latest").symlink_to(snapshot.path)
+    assert open_snapshot(folder / "latest").manifest == snapshot.manifest
+    assert list_snapshots(folder) == []
 
 
 def test_the_list_is_in_order_of_time_and_leaves_out_what_is_not_whole(snapshot: Snapshot, tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from tests.support.trees import changes, tree
 SNAPSHOT = "snapshots/one"
 KINDS: dict[str, Callable[[Path, Path], None]] = {
     "link": lambda path, outside: path.symlink_to(outside),
+    "link to a file like it": lambda path, outside: path.symlink_to(
+        outside.parent / "made" / path.relative_to(path.parents[2])
+    ),
     "device": lambda path, outside: path.symlink_to("/dev/zero"),
     "pipe": lambda path, outside: os.mkfifo(path),
     "directory": lambda path, outside: path.mkdir(),
