@@ -114,7 +114,7 @@ def test_a_snapshot_whose_process_dies_at_any_moment_fails_or_is_complete(riverb
             assert reply.startswith((b"*", b"%")) or b"its process was killed" in reply or b"status 1" in reply, reply
             assert persistence(client)["riverbed_snapshot_in_progress"] == "0"
         assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
-        assert persistence(client)["riverbed_lmdb_readers"] == "0"
+        until(lambda: persistence(client)["riverbed_lmdb_readers"] == "0", "the last reader's end")
     assert_nothing_ended_unnoticed(riverbed)
     assert not list(riverbed.directory.glob("snapshots/.temp-*"))
 
@@ -152,7 +152,7 @@ def test_a_snapshot_that_is_ended_as_lmdb_begins_to_copy_ends(start_riverbed: St
                 server.start()
         with server.client() as client:
             assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
-            assert persistence(client)["riverbed_lmdb_readers"] == "0"
+            until(lambda client=client: persistence(client)["riverbed_lmdb_readers"] == "0", "the last reader's end")
         assert_nothing_ended_unnoticed(server)
 
     at_once(rounds_of, [(start_riverbed(),) for _ in range(SNAPSHOT_SERVERS)])
