@@ -310,14 +310,17 @@ class World:
             return (
                 stamp is not None
                 and not holds(shared, stamp)
-                and (self.sentinel.may_have_lost(stamp.machine, told_at) or self._power_was_cut(stamp, told_at))
+                and (self.sentinel.may_have_lost(stamp.machine, told_at) or self._power_was_cut(told_at))
             )
 
         self.records.forget_lost(may_be_lost)
 
-    def _power_was_cut(self, stamp: Stamp, told_at: float) -> bool:
-        """Whether the machine lost power after it had said that, and its log need not have been on the disk."""
-        cuts = self.machine(stamp.machine).power_cuts
+    def _power_was_cut(self, told_at: float) -> bool:
+        """Whether a machine lost power after that was said, and its log need not have been on the disk.
+
+        It need not be the one that has said it: a primary may have handed over to another.
+        """
+        cuts = [at for machine in self.machines for at in machine.power_cuts]
         return self.plan.syncs_late and any(
             at >= told_at - PATIENCE_S for at in cuts
         )  # answers are under way for so long
