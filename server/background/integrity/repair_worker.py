@@ -58,7 +58,8 @@ class _Remaking:
         """Bring the tables up to `end`, durably.  Raises what reading and executing raise."""
         files = self._files
         manifest = manifests.load(self._home / LOG_MANIFEST, files)
-        assert manifest is not None, "the server has a log"
+        if manifest is None:
+            raise StoreError("there is no log yet, as nothing was written")
         parts = parts_up_to(list_parts(self._home, manifest, files), end)
         if not files.exists(self._made):
             files.make_directory(self._made)

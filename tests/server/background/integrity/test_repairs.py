@@ -266,3 +266,12 @@ def test_damage_enters_no_snapshot(start_riverbed: StartRiverbed) -> None:
         assert not (server.directory / "snapshots" / "monday").exists()
         client.ask("RIVERBED", "REPAIR")
         assert b"monday" in client.ask("RIVERBED", "SNAPSHOT", "monday")
+
+
+def test_an_empty_store_is_repaired_too(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options=QUIET)
+    with server.client(timeout_s=600) as client:
+        assert as_dict(client.tree("RIVERBED", "REPAIR"))["offset"] == "0"
+        client.ask("XADD", "s", "*", "f", "v")
+        assert "offset" in as_dict(client.tree("RIVERBED", "REPAIR"))
+        assert client.ask("XLEN", "s") == b":1\r\n"
