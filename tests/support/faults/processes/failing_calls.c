@@ -1,9 +1,10 @@
 /* System calls that fail on request: a library for LD_PRELOAD.
 
    The file that FAILING_CALLS names is a table of one row a call, see `failing_calls.py`.  Only files below the
-   directory FAILING_BELOW are concerned, and connections that are accepted.  A row with `times` other than 0 lets
-   `after` calls pass, and then has as many calls fail with `error`, or all when it is negative.  A write with `error` 0
-   is a short one: half of its bytes. */
+   directory FAILING_BELOW are concerned, and connections by TCP.  A row with `times` other than 0 lets `after` calls
+   pass, and then has as many calls fail with `error`, or all when it is negative.  A write with `error` 0 is a short
+   one, of half of its bytes, and so is a send; a receive gets one byte.  Reads and writes of connections count as
+   receives and sends. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +19,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum call { OPEN, WRITE, PWRITE, WRITEV, READ, PREAD, FSYNC, FDATASYNC, FTRUNCATE, RENAME, UNLINK, MMAP, MSYNC, ACCEPT, CALLS };
+enum call { OPEN, WRITE, PWRITE, WRITEV, READ, PREAD, FSYNC, FDATASYNC, FTRUNCATE, RENAME, UNLINK, MMAP, MSYNC, ACCEPT, RECEIVE, SEND, CALLS };
 
 struct row {
     long after, times, error, failed;
@@ -29,6 +30,7 @@ struct row {
 static struct row *rows;
 static const char *below;
 static size_t below_length;
+enum kind { OTHER, OURS, CONNECTION }; /* OURS: a file below the directory */
 static char concerns[MAX_FDS];
 
 __attribute__((constructor)) static void prepare(void) {
@@ -70,7 +72,15 @@ static int is_below(const char *path) {
 }
 
 static int is_concerned(int fd) {
-    return fd >= 0 && fd < MAX_FDS && concerns[fd];
+    return fd >= 0 && fd < MAX_FDS && concerns[fd] == OURS;
+}
+
+static int is_connection(int fd) {
+    return fd >= 0 && fd < MAX_FDS && concerns[fd] == CONNECTION;
+}
+
+static int fails_for(int fd, enum call of_file, enum call of_connection) {
+    return is_concerned(fd) ? fails(of_file) : is_connection(fd) && fails(of_connection);
 }
 
 #define REAL(name) \
@@ -78,9 +88,9 @@ static int is_concerned(int fd) {
     if (real == NULL) \
         real = (__typeof__(name) *)dlsym(RTLD_NEXT, #name)
 
-static int opened(int fd, int is_ours) {
+static int opened(int fd, enum kind kind) {
     if (fd >= 0 && fd < MAX_FDS)
-        concerns[fd] = (char)is_ours;
+        concerns[fd] = (char)kind;
     return fd;
 }
 
@@ -92,7 +102,7 @@ static int opened(int fd, int is_ours) {
         mode_t mode = va_arg(more, mode_t); \
         va_end(more); \
         int is_ours = is_below(path); \
-        return is_ours && fails(OPEN) ? -1 : opened(real(path, flags, mode), is_ours); \
+        return is_ours && fails(OPEN) ? -1 : opened(real(path, flags, mode), is_ours ? OURS : OTHER); \
     }
 #define OPENS_AT(name) \
     int name(int directory, const char *path, int flags, ...) { \
@@ -102,7 +112,7 @@ static int opened(int fd, int is_ours) {
         mode_t mode = va_arg(more, mode_t); \
         va_end(more); \
         int is_ours = is_below(path); \
-        return is_ours && fails(OPEN) ? -1 : opened(real(directory, path, flags, mode), is_ours); \
+        return is_ours && fails(OPEN) ? -1 : opened(real(directory, path, flags, mode), is_ours ? OURS : OTHER); \
     }
 OPENS(open)
 OPENS(open64)
@@ -112,7 +122,7 @@ OPENS_AT(openat64)
 int close(int fd) {
     REAL(close);
     if (fd >= 0 && fd < MAX_FDS)
-        concerns[fd] = 0;
+        concerns[fd] = OTHER;
     return real(fd);
 }
 
@@ -122,7 +132,7 @@ int close(int fd) {
 
 ssize_t write(int fd, const void *data, size_t size) {
     REAL(write);
-    if (is_concerned(fd) && fails(WRITE)) {
+    if (fails_for(fd, WRITE, SEND)) {
         if (errno != 0)
             return -1;
         size = (size + 1) / 2;
@@ -145,7 +155,7 @@ PWRITES(pwrite64, off64_t)
 
 ssize_t writev(int fd, const struct iovec *pieces, int count) {
     REAL(writev);
-    if (is_concerned(fd) && fails(WRITEV)) {
+    if (fails_for(fd, WRITEV, SEND)) {
         if (errno != 0)
             return -1;
         count = (count + 1) / 2;
@@ -159,7 +169,16 @@ ssize_t writev(int fd, const struct iovec *pieces, int count) {
         IF_CONCERNED(call, fd); \
         return real(__VA_ARGS__); \
     }
-CALL(ssize_t, read, READ, (int fd, void *data, size_t size), fd, fd, data, size)
+ssize_t read(int fd, void *data, size_t size) {
+    REAL(read);
+    if (fails_for(fd, READ, RECEIVE)) {
+        if (errno != 0)
+            return -1;
+        size = size > 0;
+    }
+    return real(fd, data, size);
+}
+
 CALL(ssize_t, pread, PREAD, (int fd, void *data, size_t size, off_t at), fd, fd, data, size, at)
 CALL(ssize_t, pread64, PREAD, (int fd, void *data, size_t size, off64_t at), fd, fd, data, size, at)
 CALL(int, fsync, FSYNC, (int fd), fd, fd)
@@ -202,10 +221,37 @@ int unlinkat(int directory, const char *path, int flags) {
 
 int accept(int fd, struct sockaddr *restrict address, socklen_t *restrict length) {
     REAL(accept);
-    return fails(ACCEPT) ? -1 : real(fd, address, length);
+    return fails(ACCEPT) ? -1 : opened(real(fd, address, length), CONNECTION);
 }
 
 int accept4(int fd, struct sockaddr *restrict address, socklen_t *restrict length, int flags) {
     REAL(accept4);
-    return fails(ACCEPT) ? -1 : real(fd, address, length, flags);
+    return fails(ACCEPT) ? -1 : opened(real(fd, address, length, flags), CONNECTION);
+}
+
+int connect(int fd, const struct sockaddr *address, socklen_t length) {
+    REAL(connect);
+    if (address->sa_family == AF_INET)
+        opened(fd, CONNECTION);
+    return real(fd, address, length);
+}
+
+ssize_t recv(int fd, void *data, size_t size, int flags) {
+    REAL(recv);
+    if (is_connection(fd) && fails(RECEIVE)) {
+        if (errno != 0)
+            return -1;
+        size = size > 0;
+    }
+    return real(fd, data, size, flags);
+}
+
+ssize_t send(int fd, const void *data, size_t size, int flags) {
+    REAL(send);
+    if (is_connection(fd) && fails(SEND)) {
+        if (errno != 0)
+            return -1;
+        size = (size + 1) / 2;
+    }
+    return real(fd, data, size, flags);
 }

@@ -17,10 +17,10 @@ from typing import Final
 # As `enum call` in the C file has them.
 CALLS: Final = (
     *("open", "write", "pwrite", "writev", "read", "pread", "fsync", "fdatasync", "ftruncate"),
-    *("rename", "unlink", "mmap", "msync", "accept"),
+    *("rename", "unlink", "mmap", "msync", "accept", "receive", "send"),
 )
 FOR_EVER: Final = -1
-SHORT: Final = 0  # in place of an error number: a write of half of the bytes
+SHORT: Final = 0  # in place of an error number: a write of half of the bytes, a receive of one
 GCC_MISSING: Final = "gcc is not installed and these tests compile a library with it; run: sudo apt-get install -y gcc"
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 _ROW: Final = struct.Struct("=qqqq")  # after, times, error, failed

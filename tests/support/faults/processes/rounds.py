@@ -30,6 +30,7 @@ from tests.support.faults.disks import small_tmpfs
 from tests.support.faults.ledger import Fate, Ledger
 from tests.support.faults.processes import failing_calls
 from tests.support.faults.processes.failing_calls import FailingCalls
+from tests.support.faults.processes.memory_groups import MemoryGroup
 from tests.support.faults.processes.strikes import STRIKES, Target, fail_a_call, fill_the_disk
 from tests.support.faults.producers import SHARED, Worker, finish, read_streams, start_workers
 from tests.support.faults.stops import COMMANDS, KILL, SIGNALS, WAYS
@@ -58,15 +59,19 @@ class Store:
         self.server = RiverbedServer(directory, place / "logs")
         self.server.environment = calls.environment
         self.replica = RiverbedServer(place / "replica", place / "logs", {"appendfsync": "no"})
-        self.target = Target(self.server, calls, disk, self.replica)
+        self.target = Target(self.server, calls, disk, self.replica, _memory_group())
         self.told = told
         self.ledgers: list[Ledger] = []
         self._log_read = 0
+        self._killed = 0
         self._broken: list[str] = []
 
     def close(self) -> None:
         self.server.kill()
         self.replica.kill()
+        if self.target.group is not None:
+            self.told["killed for want of memory"] += self.target.group.killed()
+            self.target.group.close()
         self.told.update({f"failed calls: {call}": count for call, count in self.target.calls.failed().items()})
 
     # -- one round -----------------------------------------------------------------------------------------------------
@@ -139,9 +144,12 @@ class Store:
         if self.server.process is not None:
             status = process.wait()
             self.server.process = None
+            wanted_memory = self._was_killed_for_memory()
             # a server that is giving up already has no handler any more
             was_sent = -status == SIGNALS.get(way, signal.SIGTERM) and "; stopping" in self.server.log_tail()
-            if status < 0 and not was_sent:
+            if status == -signal.SIGKILL and wanted_memory:
+                self.told["servers killed for want of memory"] += 1
+            elif status < 0 and not was_sent:
                 self._broken.append(f"ended by signal {-status}\n{self.server.log_tail()}")
             elif status and not is_faulty and not self.target.calls.failed():
                 self.told["ended with an error"] += 1
@@ -149,6 +157,12 @@ class Store:
         self._empty_the_disk()
         self._look_for_defects()
         return way
+
+    def _was_killed_for_memory(self) -> bool:
+        """Whether the kernel has killed a process of the server since it was last asked."""
+        group = self.target.group
+        before, self._killed = self._killed, 0 if group is None else group.killed()
+        return self._killed > before
 
     def _is_refused(self, way: str) -> bool:
         """Ask for a stop; -> whether the server said no, or could not be asked."""
@@ -181,9 +195,8 @@ class Store:
         if self.ledgers and chance.random() < 0.4:
             fault = fail_a_call(self.target, chance)
             self.told[f"at a start: {fault}"] += 1
-            self.server.spawn()
             with contextlib.suppress(StartError):
-                self.server.wait_ready()
+                self._launch()
             if self.server.process is not None:
                 self._end(chance.choice((KILL, "TERM")))
             self.target.calls.forgive()
@@ -191,7 +204,14 @@ class Store:
         if self.ledgers and chance.random() < 0.3:
             shutil.rmtree(self.server.directory / "state")
             self.told["started from the log alone"] += 1
-        self.server.start()
+        self._launch()
+
+    def _launch(self) -> None:
+        """Start it in its group from its first moment; what it has allocated before would not count."""
+        self.server.spawn()
+        if self.target.group is not None:
+            self.target.group.add(self.server.pid)
+        self.server.wait_ready()
 
     # -- what must hold ------------------------------------------------------------------------------------------------
 
@@ -218,6 +238,14 @@ class Store:
         if digests[0] != digests[1]:
             self._broken.append(f"the replica has another digest: {digests}")
         self.told["replicas compared"] += 1
+
+
+def _memory_group() -> MemoryGroup | None:
+    """None where the system lets us make none: then the rounds limit address space alone."""
+    try:
+        return MemoryGroup()
+    except OSError:
+        return None
 
 
 def run(place: Path, rounds: int, seed: int, told: Counter[str], disk: Path | None = None) -> Iterator[str]:

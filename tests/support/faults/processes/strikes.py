@@ -19,6 +19,7 @@ from typing import Final
 
 from tests.support.faults.disks import fill_up
 from tests.support.faults.processes.failing_calls import FOR_EVER, SHORT, FailingCalls
+from tests.support.faults.processes.memory_groups import MemoryGroup
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
 
@@ -37,12 +38,14 @@ ERRORS: Final = {
     "mmap": (errno.ENOMEM, errno.EAGAIN),
     "msync": (errno.EIO,),
     "accept": (errno.EMFILE, errno.ECONNABORTED, errno.EINTR),
+    "receive": (errno.ECONNRESET, errno.EINTR, errno.EAGAIN, SHORT),
+    "send": (errno.ECONNRESET, errno.EPIPE, errno.EINTR, errno.EAGAIN, SHORT),
 }
 # Programs repeat these calls until they succeed, so some must.
 _REPEATED: Final = (errno.EINTR, errno.EAGAIN, SHORT)
 # Where most can go wrong.
-_WEIGHTS: Final = {"write": 12, "pwrite": 4, "writev": 3, "fsync": 2, "fdatasync": 8}
-_MAX_AFTER: Final = {"write": 15, "pwrite": 4, "fsync": 4, "fdatasync": 15}
+_WEIGHTS: Final = {"write": 12, "pwrite": 4, "writev": 3, "fsync": 2, "fdatasync": 8, "receive": 3, "send": 3}
+_MAX_AFTER: Final = {"write": 15, "pwrite": 4, "fsync": 4, "fdatasync": 15, "receive": 30, "send": 30}
 _LONG_VALUE: Final = b"x" * (2 << 20)
 # Commands that start a child each, or have the server write much.
 _CHILDREN: Final[tuple[tuple[str, ...], ...]] = (
@@ -54,12 +57,13 @@ _CHILDREN: Final[tuple[tuple[str, ...], ...]] = (
 
 @dataclass
 class Target:
-    """A server, what can be made to fail in it, its small disk, if it has one, and its replica."""
+    """A server, what can be made to fail in it, its replica, and its small disk and its group, if it has them."""
 
     server: RiverbedServer
     calls: FailingCalls
     disk: Path | None
     replica: RiverbedServer
+    group: MemoryGroup | None
 
 
 def fail_a_call(target: Target, chance: random.Random) -> str:
@@ -93,13 +97,30 @@ def limit_memory(target: Target, chance: random.Random) -> str:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
     more = chance.choice((0, 1 << 20, 16 << 20))
     resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + more, resource.RLIM_INFINITY))
+    _want_memory(target)
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return "memory limit"
+
+
+def _want_memory(target: Target) -> None:
     with contextlib.suppress(OSError), target.server.client(timeout_s=20) as client:
         for _ in range(8):
             client.ask("XADD", "long", "MAXLEN", 1, "*", "f", _LONG_VALUE)
             client.ask("XRANGE", "long", "-", "+")
-    with contextlib.suppress(ProcessLookupError):
-        resource.prlimit(pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    return "memory limit"
+
+
+def limit_memory_of_all(target: Target, chance: random.Random) -> str:
+    """Hardly more memory, page cache and all, than the server and its children have: the kernel may kill one."""
+    if target.group is None:
+        return limit_memory(target, chance)
+    with contextlib.suppress(OSError):  # there is less to free than that
+        target.group.limit(target.group.used() + chance.choice((2 << 20, 4 << 20, 16 << 20, 32 << 20)))
+    with contextlib.suppress(OSError), target.server.client(timeout_s=20) as client:
+        client.ask(*chance.choice(_CHILDREN))
+    _want_memory(target)
+    target.group.limit(None)
+    return "memory group"
 
 
 def fill_the_disk(target: Target, chance: random.Random) -> str:
@@ -154,5 +175,5 @@ def nothing(target: Target, chance: random.Random) -> str:
 
 STRIKES: Final[tuple[Callable[[Target, random.Random], str], ...]] = (
     *(fail_calls, fail_calls, fail_calls, fail_calls, work_with_children, work_with_children),
-    *(pause, limit_memory, end_a_child, nothing),
+    *(pause, limit_memory, limit_memory_of_all, end_a_child, nothing),
 )
