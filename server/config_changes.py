@@ -22,7 +22,7 @@ def apply_settings(core: Core, timing: Timing) -> None:
         if config.latency_monitor_threshold:
             thresholds.append(config.latency_monitor_threshold * 1000)
         timing.slow_ns = min(thresholds) * 1000 if thresholds else 1 << 62
-        engine.options.fsync = Fsync(config.appendfsync)
+        engine.set_fsync(Fsync(config.appendfsync))
         engine.txn.configure_nodes(config.stream_node_max_entries, config.stream_node_max_bytes)
         engine.txn.idmp_duration_s = config.stream_idmp_duration
         engine.txn.idmp_max_records = config.stream_idmp_maxsize

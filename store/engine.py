@@ -135,6 +135,7 @@ class Engine:
                 self._pieces = self.recovery.commands
             self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
             self._begin_replids()
+            self._note_policy()
             self._begin_file_if_needed()
             self.check_space()
             undo.pop_all()
@@ -172,6 +173,21 @@ class Engine:
         if replids != self.log.home.manifest.replids:
             with contextlib.suppress(LogWriteError):
                 self.log.set_replids(replids)
+
+    def set_fsync(self, fsync: Fsync) -> None:
+        """Make the log durable before every reply, or later, from now on."""
+        self.options.fsync = fsync
+        if self.is_loaded:
+            self._note_policy()
+
+    def _note_policy(self) -> None:
+        """Have the manifest say whether a power cut may take writes that later ones follow.
+
+        A disk that refuses it leaves what it said before.  It says too much then for a log that is synced now, and too
+        little for one that is not: the start after a power cut may refuse what it could have cut off.
+        """
+        with contextlib.suppress(LogWriteError):
+            self.log.note_policy(is_unsynced=self.options.fsync is not Fsync.ALWAYS)
 
     # -- a tick --------------------------------------------------------------------------------------------------------
 
@@ -416,6 +432,7 @@ class Engine:
         self.known_offsets = KnownOffsets()
         self.known_offsets.add(self.log.end)
         self.set_replids(self.log.replids)
+        self._note_policy()
         self._rotate_if_needed()
         self.check_space()
 

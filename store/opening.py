@@ -50,6 +50,7 @@ class Opening:
         self._execute = execute
         self.log = find_log(directory, options, files)
         undo.callback(self.log.close)
+        self.log.follows_power_cut = powercut.is_in_doubt(places.state)
         # a compaction that is moved in but not cleared away yet
         self.killed = KilledCompaction.find(places, files)
         self._changes = undo.enter_context(StartChanges(places.state, files))

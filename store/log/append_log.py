@@ -81,6 +81,7 @@ class Log:
     def __init__(self, home: LogHome, files: Files, segment_bytes: int, load_truncated: bool) -> None:
         self.home = home
         self.torn_tail: TornTail | None = None
+        self.follows_power_cut = False  # it was written to when the machine stopped
         self.synced_offset = 0
         self.broken = False
         # Why nothing may be appended now; None when it may.
@@ -250,15 +251,18 @@ class Log:
             self._files.sync_directory(self.home.path)  # the manifest, and the names that it lists
         else:
             parts[-1] = replace(parts[-1], size=self._position)
-        reader = LogReader(parts, self._files, load_truncated=self._load_truncated)
+        reader = self._reader(parts)
         yield from reader.batches(start, min_position or start)
         if is_first and reader.end is not None:
             self._continue_at(parts[-1], reader.end, reader.torn_tail)
 
     def read_only(self, start: LogPosition | None) -> Iterator[Batch]:
         """Yield every batch from `start` on, and change nothing.  Raises CorruptionError, OSError."""
-        reader = LogReader(self.home.parts(), self._files, load_truncated=self._load_truncated)
-        return reader.batches(start, start)
+        return self._reader(self.home.parts()).batches(start, start)
+
+    def _reader(self, parts: list[LogPart]) -> LogReader:
+        may_lack_writes = self.follows_power_cut and self.home.manifest.is_unsynced
+        return LogReader(parts, self._files, load_truncated=self._load_truncated, may_lack_writes=may_lack_writes)
 
     def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
         self._seq, self._position, self._offset = end
@@ -467,6 +471,14 @@ class Log:
         """
         self.home.manifest = replace(self.home.manifest, replids=replids)
         self._put_manifest(self.home.manifest)
+
+    def note_policy(self, *, is_unsynced: bool) -> None:
+        """Note whether replies wait until the log is durable, before the first that does not.
+
+        Raises LogWriteError as `set_replids` does.
+        """
+        if self.home.manifest.is_unsynced != is_unsynced:
+            self._put_manifest(replace(self.home.manifest, is_unsynced=is_unsynced))
 
     def hold_tails(self) -> None:
         """Have every tail open the files that it still has to read: some are about to be deleted."""

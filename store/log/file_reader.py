@@ -83,12 +83,17 @@ class LogPart:
 
 
 class PartReader:
-    """Reads the batches of one file.  `place` is the end of the last one; `unsound`, if set, why the file goes on."""
+    """Reads the batches of one file.
+
+    `place` is the end of the last one, `unsound`, if set, why the file goes on, and `sound_again`, if set, where the
+    first sound batch behind that begins.
+    """
 
     def __init__(self, files: Files, fd: int, part: LogPart, plain_batch_commands: int = PLAIN_BATCH_COMMANDS) -> None:
         self._plain_batch_commands = plain_batch_commands
         self.place = LogPosition(part.number, 0, 0)
         self.unsound: str | None = None
+        self.sound_again: int | None = None
         self._part = part
         self._size = part.size
         self._files = files
@@ -202,7 +207,7 @@ class PartReader:
         return 0
 
     def _exact_batch(self, start: int, offset: int) -> Batch | None:
-        """The batch at `start`, frame by frame.  None when it is not sound and no sound one follows (see `unsound`)."""
+        """The batch at `start`, frame by frame.  None when it is not sound (see `unsound`)."""
         try:
             commands, command_bytes, annotation, end = self._parse_batch(start)
         except ShortFrame:
@@ -255,12 +260,8 @@ class PartReader:
         return annotation
 
     def _give_up(self, start: int, offset: int, reason: str, min_advance: int) -> None:
-        later = self._find_later_batch(start, offset, min_advance if self._counts else 0)
-        if later is not None:
-            raise self._part.error(
-                start, offset, f"damaged batch: {reason}; the batch from byte {later} on is sound again"
-            )
         self.unsound = reason
+        self.sound_again = self._find_later_batch(start, offset, min_advance if self._counts else 0)
 
     def _find_later_batch(self, start: int, offset: int, min_advance: int) -> int | None:
         """Where the first sound batch beyond the damage at `start` begins.

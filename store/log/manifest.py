@@ -2,6 +2,7 @@
 
     #RB:replid 8b1a...40 digits 0000...40 digits -1
     #RB:store 8b1a...40 digits
+    #RB:unsynced
     file appendonly.aof.2.base.aof seq 2 type b size 81234 checksum crc32c
     file appendonly.aof.5.incr.aof seq 5 type i startoffset 900100 size 4001822 checksum crc32c
     file appendonly.aof.6.incr.aof seq 6 type i startoffset 4818544 checksum crc32c
@@ -11,9 +12,10 @@ There is one base at most, then the incr files, oldest first; the last one is ap
 does not know and lines that start with `#`, and drops both when it writes the file again, so all our additions are
 optional: `checksum` marks a file whose every command is covered by annotation lines, `size` is the final length of a
 file that is closed, `commandbytes` how many bytes of a base are commands, `nextoffset` where history ends that replicas
-may still ask for (see `Manifest.backlog`), the `#RB:` lines hold the replication ids (see `store/replication_id.py`),
-and the last line is a checksum of the lines above it.  Where any addition of ours stands, that line must follow: a
-manifest that was cut between two lines would otherwise be a shorter log.
+may still ask for (see `Manifest.backlog`), `#RB:unsynced` stands where replies do not wait until the log is durable,
+the other `#RB:` lines hold the replication ids (see `store/replication_id.py`), and the last line is a checksum of the
+lines above it.  Where any addition of ours stands, that line must follow: a manifest that was cut between two lines
+would otherwise be a shorter log.
 
 This module reads and replaces the one file.  It opens none of the files it lists.
 """
@@ -51,6 +53,7 @@ _REPLIDS = re.compile(rb"#RB:replid ([0-9a-f]{40}) ([0-9a-f]{40}) (-1|\d{1,19})\
 _OLDER_START: Final = b"#RB:older "
 _OLDER = re.compile(rb"#RB:older ([0-9a-f]{40}) (\d{1,19})\n")
 _STORE_START: Final = b"#RB:store "
+_UNSYNCED: Final = b"#RB:unsynced\n"
 _STORE = re.compile(rb"#RB:store ([0-9a-f]{40})\n")
 
 
@@ -103,6 +106,7 @@ class Manifest:
     history: tuple[LogFile, ...] = ()
     incrs: tuple[LogFile, ...] = ()
     replids: ReplicationIds | None = None
+    is_unsynced: bool = False  # replies do not wait until the log is durable
 
     @property
     def files(self) -> tuple[LogFile, ...]:
@@ -134,7 +138,7 @@ class Manifest:
     def is_ours(self) -> bool:
         """Whether it has any of our marks, which a Redis leaves out when it writes a manifest."""
         listed = (*self.files, *self.history)
-        return self.replids is not None or any(file.is_ours for file in listed)
+        return self.replids is not None or self.is_unsynced or any(file.is_ours for file in listed)
 
     def continued(self, offset: int, last_size: int, first_seq: int) -> tuple[Manifest, LogFile]:
         """-> (this manifest with a new incr file, which begins at `offset`; that file).
@@ -175,6 +179,7 @@ class Manifest:
 def serialize(manifest: Manifest) -> bytes:
     files = [] if manifest.base is None else [manifest.base]
     lines = b"" if manifest.replids is None else _replids_line(manifest.replids)
+    lines += _UNSYNCED if manifest.is_unsynced else b""
     lines += b"".join(_line(file) for file in (*files, *manifest.history, *manifest.incrs))
     return lines + _guard(lines)
 
@@ -215,7 +220,7 @@ def parse(data: bytes, file: str) -> Manifest:
     incrs: list[LogFile] = []
     replids: ReplicationIds | None = None
     at = 0
-    is_ours = is_guarded = False
+    is_ours = is_guarded = is_unsynced = False
     names = set()
     for line in io.BytesIO(data):
         is_guarded = False
@@ -230,6 +235,8 @@ def parse(data: bytes, file: str) -> Manifest:
                 replids = _with_store(replids, line)
             elif line.startswith(_OLDER_START):
                 replids = _with_older(replids, line)
+            elif line == _UNSYNCED:
+                is_unsynced = True
             elif line.startswith(b"#"):
                 guard = _GUARD.fullmatch(line)
                 if guard and int(guard[1], 16) != crc32c(data[:at]):
@@ -256,11 +263,11 @@ def parse(data: bytes, file: str) -> Manifest:
         except ValueError as error:
             raise CorruptionError(file, at, str(error)) from error
         at += len(line)
-    if (is_ours or replids is not None) and not is_guarded:
+    if (is_ours or is_unsynced or replids is not None) and not is_guarded:
         raise CorruptionError(file, at, "the line with the checksum of all others is not at the end: lines are missing")
     if base is None and not history and not incrs:
         raise CorruptionError(file, at, "no file is listed")
-    return Manifest(base, tuple(history), tuple(incrs), replids)
+    return Manifest(base, tuple(history), tuple(incrs), replids, is_unsynced)
 
 
 def _parse_replids(line: bytes) -> ReplicationIds:

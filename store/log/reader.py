@@ -9,6 +9,8 @@ Every such decision is made here, once, for the server's start, for replicas and
   * `CorruptionError` is raised for an unsound batch that a sound one follows anywhere, for an unsound batch in any file
     but the last, and for a listed file that is missing or of another length than the manifest says.  Going on would
     lose what was acknowledged.
+  * A power cut takes what was not synced in any order.  After one, where the log was not synced before each reply, a
+    sound batch may follow what is missing: the tail is torn all the same.
   * Nothing before a position that the caller knows to be durable (a checkpoint covers it) is taken for a torn tail.
   * Files without our checksums (a Redis wrote them) are parsed exactly; only the last may end early, and is then cut
     back to its last complete command, or to before an unfinished MULTI.
@@ -134,14 +136,19 @@ class LogReader:
         files: Files,
         *,
         load_truncated: bool = True,
+        may_lack_writes: bool = False,
         plain_batch_commands: int = PLAIN_BATCH_COMMANDS,
     ) -> None:
-        """`plain_batch_commands` is how many commands make a batch where no annotation ends one."""
+        """`plain_batch_commands` is how many commands make a batch where no annotation ends one.
+
+        With `may_lack_writes` a power cut may have taken writes of the last file that later ones follow.
+        """
         self.end: LogPosition | None = None
         self.torn_tail: TornTail | None = None
         self._parts = parts
         self._files = files
         self._load_truncated = load_truncated
+        self._may_lack_writes = may_lack_writes
         self._plain_batch_commands = plain_batch_commands
 
     def batches(self, start: LogPosition | None, durable: LogPosition | None) -> Iterator[Batch]:
@@ -169,7 +176,7 @@ class LogReader:
                 yield from reader.batches()
                 place = reader.place
                 if reader.unsound is not None:
-                    self._judge_tail(part, place, reader.unsound, durable)
+                    self._judge_tail(part, place, reader.unsound, reader.sound_again, durable)
             finally:
                 self._files.close(fd)
         self.end = place
@@ -186,7 +193,14 @@ class LogReader:
         incrs = [part.file for part in self._parts if part.file.type is FileType.INCR]
         return (incrs[0].start_offset or 0) if incrs and incrs[0].is_checksummed else 0
 
-    def _judge_tail(self, part: LogPart, place: LogPosition, reason: str, durable: LogPosition | None) -> None:
+    def _judge_tail(
+        self, part: LogPart, place: LogPosition, reason: str, sound_again: int | None, durable: LogPosition | None
+    ) -> None:
+        if sound_again is not None:
+            told = f"damaged batch: {reason}; the batch from byte {sound_again} on is sound again"
+            if not (part.is_last and self._may_lack_writes):
+                raise part.error(place.position, place.offset, told)
+            reason = f"{told}, and a power cut has stopped a server that did not sync each write"
         if not part.is_last:
             raise part.error(place.position, place.offset, f"{reason}, and more files follow")
         if not self._load_truncated:
@@ -195,12 +209,12 @@ class LogReader:
             raise part.error(
                 place.position, place.offset, f"{reason}, below byte {durable.position} which a checkpoint covers"
             )
-        self._refuse_flipped(part, place)
+        self._refuse_flipped(part, place, part.size if sound_again is None else sound_again)
         self.torn_tail = TornTail(str(part.path), place.position, part.size - place.position, place.offset, reason)
 
-    def _refuse_flipped(self, part: LogPart, place: LogPosition) -> None:
-        """Raise CorruptionError if the tail is no torn write, but a whole batch with a flipped bit."""
-        size = part.size - place.position
+    def _refuse_flipped(self, part: LogPart, place: LogPosition, end: int) -> None:
+        """Raise CorruptionError if what lies before byte `end` is not torn, but a whole batch with a flipped bit."""
+        size = end - place.position
         if not part.file.is_checksummed or size > MAX_BYTES:
             return
         fd = self._files.open_read(part.path)

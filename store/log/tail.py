@@ -329,5 +329,7 @@ class LogSearch:
             for batch in reader.batches():
                 yield start, batch
                 start = batch.end
+            if reader.unsound is not None:
+                raise CorruptionError(str(path), reader.place.position, reader.unsound)
         finally:
             self._files.close(fd)

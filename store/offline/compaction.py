@@ -46,6 +46,7 @@ from riverbed.store.offline.compaction_plan import (
     make_plan,
     sizes_of,
 )
+from riverbed.store.offline.power_cut import settle_after_power_cut
 from riverbed.store.offline.retention import NO_RETENTION, Retention, apply_retention
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.position import LogPosition
@@ -142,7 +143,7 @@ class Compaction:
         try:
             self._places.require_plain()
             require_ours(self._directory, self._files)
-            self.has_settled = settle(self._places, self._files)
+            self.has_settled = settle_after_power_cut(self._places, self._files)
             self._load_log()
             if not self._places.data.exists():
                 raise StoreError(

@@ -41,12 +41,13 @@ from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import LogHome
 from riverbed.store.log.reader import LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import require_ours
+from riverbed.store.offline.power_cut import settle_after_power_cut
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.tables_from_log import TablesFromLog, room_for_tables
 from riverbed.store.rewrite.log_from_tables import rebuild_log
-from riverbed.store.swap import Places, settle
+from riverbed.store.swap import Places
 
 REPLACED_DIRECTORY: Final = "replaced"
 
@@ -143,7 +144,7 @@ class Repair:
             shutil.rmtree(self._work)
             self._files.sync_directory(self._directory)
         with contextlib.suppress(StoreError):  # a manifest that cannot be read; the check finds it as well
-            settle(self._places, self._files)
+            settle_after_power_cut(self._places, self._files)
 
     # -- what is refused -----------------------------------------------------------------------------------------------
 

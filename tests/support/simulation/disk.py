@@ -51,15 +51,6 @@ class _File:
         """A sync has failed: the disk has not got these, and no later sync tries again."""
         self.unsynced = []
 
-    def after_power_cut_in_order(self, random: Random) -> bytes:
-        """As file systems with a journal leave a file that is only appended to: no later write without an earlier."""
-        kept = self.unsynced[: random.randint(0, len(self.unsynced))]
-        if kept and kept[-1][1] is not None and random.random() < 0.5:
-            at, data = kept[-1]
-            assert data is not None
-            kept[-1] = at, data[: random.randint(0, len(data))]
-        return _applied(self.durable, kept)
-
     def after_power_cut(self, random: Random) -> bytes:
         kept: list[tuple[int, bytes | None]] = []
         for at, data in self.unsynced:
@@ -109,9 +100,7 @@ class _Name(NamedTuple):
 class Disk:
     """The disk of one machine; `folder` holds the data directory `data`."""
 
-    def __init__(self, random: Random, folder: Path, *, in_order: bool = False) -> None:
-        """With `in_order` a power cut leaves of each file of the log what was written first, see `_File`."""
-        self.in_order = in_order
+    def __init__(self, random: Random, folder: Path) -> None:
         self.folder = folder
         self.directory = folder / "data"
         self.files = _Files(self)
@@ -181,7 +170,7 @@ class Disk:
         """
         if power_cut:
             self._undo_names()
-        disk = Disk(self._random, folder, in_order=self.in_order)
+        disk = Disk(self._random, folder)
         disk.directory.mkdir()
         for path in sorted(self.directory.rglob("*")):
             copy = disk.directory / path.relative_to(self.directory)
@@ -214,7 +203,7 @@ class Disk:
     def _left(self, path: Path) -> bytes:
         found = self._files.get(path.stat().st_ino)
         if found is not None:
-            return (found.after_power_cut_in_order if self.in_order else found.after_power_cut)(self._random)
+            return found.after_power_cut(self._random)
         data = path.read_bytes()
         durable = self._tables.get(path)
         if path.name != DATA_NAME or durable is None:

@@ -74,8 +74,7 @@ class Machine:
         self.name = name
         self.settings = plan.settings
         self.clock = Clock(scheduler)
-        # a hole in what was acknowledged without a sync is damage: the server refuses to start on it
-        self.disk = Disk(scheduler.random, folder / f"{name}-0", in_order=plan.syncs_late)
+        self.disk = Disk(scheduler.random, folder / f"{name}-0")
         self.server: Server | None = None
         self.loop: Loop | None = None
         self.is_silent = False  # without power

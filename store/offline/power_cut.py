@@ -1,0 +1,45 @@
+"""Ends what a power cut has left of a store, as a start of the server does; for tools, which have locked it."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import lmdb
+
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import StoreError
+from riverbed.store.log.append_log import Log
+from riverbed.store.options import DEFAULT_MAP_BYTES
+from riverbed.store.swap import Places, settle
+from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.environment import Tables
+
+
+def settle_after_power_cut(places: Places, files: Files) -> bool:
+    """As `settle`; and what a log that is synced late has lost in its middle is cut off, with all behind it.
+
+    Other damage stays, for the tool to find.  Raises as `settle` does.
+    """
+    places.require_plain()
+    was_cut = powercut.is_in_doubt(places.state)
+    has_settled = settle(places, files)
+    if was_cut:
+        with contextlib.suppress(StoreError, lmdb.Error):
+            _cut_lost_writes(places.state.parent, files)
+    return has_settled
+
+
+def _cut_lost_writes(directory: Path, files: Files) -> None:
+    with contextlib.closing(Log.find(directory, files)) as log:
+        if log.is_missing or not log.home.manifest.is_unsynced:
+            return
+        with contextlib.closing(Tables(directory, DEFAULT_MAP_BYTES)) as tables:
+            txn = WriteTxn(tables)
+            start, synced = txn.position, txn.synced
+            txn.abort()
+        log.follows_power_cut = True
+        for _ in log.read(start, durable=synced):
+            pass
+        log.cut_tail()
