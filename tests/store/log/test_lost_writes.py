@@ -53,7 +53,6 @@ def wipe(place: Path, start: int, end: int) -> None:
         file.write(bytes(end - start))
 
 
-
 def lost_after(place: Path) -> int:
     """How many entries a start finds; they are the first ones."""
     store = Store(place, fsync=Fsync.EVERYSEC)
