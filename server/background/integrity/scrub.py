@@ -169,9 +169,15 @@ class Scrub:
         self._status.keep({DATA_NAME, *(file.name for file in (*manifest.files, *manifest.backlog))})
 
     def _mend(self) -> None:
-        """Have what is damaged mended; the log's backlog cannot be."""
+        """Have what is damaged mended; the log's backlog cannot be, and ends."""
         damaged = self._status.damage.keys()
-        needed = {DATA_NAME, *(file.name for file in self._engine.log.home.manifest.files)}
+        engine_log = self._engine.log
+        manifest = engine_log.home.manifest
+        if self._core.config.auto_repair and not damaged.isdisjoint(file.name for file in manifest.backlog):
+            engine_log.end_backlog()
+            self.forget_gone()
+            log.warning("the backlog was damaged and has ended: replicas that are away take a full sync")
+        needed = {DATA_NAME, *(file.name for file in manifest.files)}
         if not damaged.isdisjoint(needed):
             for mend in self.mend:
                 mend(DATA_NAME in damaged)

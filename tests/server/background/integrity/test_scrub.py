@@ -88,6 +88,21 @@ def test_a_flipped_bit_in_the_kept_end_of_the_former_log_is_found(server: Riverb
     until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
 
 
+def test_a_damaged_end_of_the_former_log_is_given_up_and_deleted(server: RiverbedServer) -> None:
+    path = min((server.directory / LOG_DIRECTORY).glob("*.incr.aof"))
+    flip(path)
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "1", "the damage")
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
+    assert "the backlog was damaged and has ended" in server.log_tail()
+    until(lambda: not path.exists(), "the end of the file")
+    assert server.stop() == 0
+    server.start()
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":2100\r\n"
+
+
 def test_a_missing_file_is_found(server: RiverbedServer) -> None:
     path = only(server, "*.base.aof")
     path.rename(server.directory / "elsewhere")
