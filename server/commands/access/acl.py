@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from pathlib import Path
@@ -24,6 +25,8 @@ from riverbed.server.protocol.replies import OK
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
+
+log = logging.getLogger("riverbed")
 
 _ADMIN: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 _ANY: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
@@ -252,7 +255,8 @@ def acl_save(request: Request) -> Reply:
     path = _file(request)
     try:
         replace_file(path, [*map(os.fsdecode, _users(request).lines()), ""])
-    except OSError:
+    except OSError as error:
+        log.warning("the users were not saved: %s", error)
         raise CommandError(NOT_SAVED) from None
     return OK
 

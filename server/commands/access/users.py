@@ -15,11 +15,15 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.access.rules import RuleError, UnmatchedParenthesisError, hash_of, joined
 from riverbed.server.commands.access.user import User
 from riverbed.server.commands.redaction import REDACTED
+from riverbed.store.disk import real_files
+from riverbed.store.errors import UnsafeFileError
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
 
 DEFAULT_USER: Final = b"default"
+# An aclfile is read while clients wait.
+MAX_FILE_BYTES: Final = 16 << 20
 _BLANKS: Final = b" \t\n\r\v\f\0"
 
 
@@ -134,9 +138,15 @@ def configured(config: Config) -> Users:
 
 
 def read_file(path: Path) -> list[tuple[str, list[bytes]]]:
-    """The lines of an aclfile, for `Users.add_lines`.  Raises UserFileError, OSError."""
+    """The lines of an aclfile, for `Users.add_lines`; it may be named by a link.  Raises UserFileError, OSError."""
     found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    try:
+        data = real_files.read_file(path.resolve(), MAX_FILE_BYTES + 1)
+    except UnsafeFileError as error:  # a pipe would keep all clients waiting
+        raise UserFileError(str(error)) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise UserFileError(f"{path} has more than {MAX_FILE_BYTES:,} bytes")
+    for number, line in enumerate(data.split(b"\n"), 1):
         words = line.split()
         if not words or words[0].startswith(b"#"):
             continue

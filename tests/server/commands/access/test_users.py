@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import redis
 
 from riverbed.server.commands.access.denials import _COMPARED, Denials
 from riverbed.server.commands.access.interface import Reason
+from riverbed.server.commands.access.users import MAX_FILE_BYTES
 from tests.conftest import StartRiverbed
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer, StartError
@@ -316,6 +318,48 @@ def test_an_aclfile_is_saved_loaded_and_read_at_a_start(start_riverbed: StartRiv
     server.restart()
     with server.client() as admin:
         assert admin.ask("ACL", "LIST") == before
+
+
+def test_an_aclfile_that_is_no_file_or_too_long_is_refused_at_once(
+    start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    file, there = tmp_path / "users.acl", tmp_path / "there.acl"
+    there.write_text("user default on nopass ~* &* +@all\n")
+    file.symlink_to(there)
+    server = start_riverbed(options={"aclfile": file})
+    with server.client(timeout_s=20) as admin:
+        assert admin.ask("ACL", "LOAD") == b"+OK\r\n"
+        before = admin.ask("ACL", "LIST")
+        file.unlink()
+        os.mkfifo(file)
+        assert b"is a pipe" in admin.ask("ACL", "LOAD")
+        file.unlink()
+        assert b"No such file" in admin.ask("ACL", "LOAD")
+        file.mkdir()
+        assert b"is a directory" in admin.ask("ACL", "LOAD")
+        file.rmdir()
+        with file.open("wb") as long:
+            long.truncate(MAX_FILE_BYTES + 1)
+        assert b"has more than" in admin.ask("ACL", "LOAD")
+        assert admin.ask("ACL", "LIST") == before
+
+
+def test_users_that_cannot_be_saved_stay_and_so_does_the_file(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "users.acl"
+    file.parent.mkdir()
+    file.write_text("user default on nopass ~* &* +@all\n")
+    server = start_riverbed(options={"aclfile": file})
+    with server.client() as admin:
+        set_user(admin, "u", "on", ">p", "~a*", "+xadd")
+        file.parent.rename(tmp_path / "elsewhere")
+        assert admin.ask("ACL", "SAVE").startswith(b"-ERR There was an error trying to save the ACLs")
+        assert "the users were not saved: " in server.log_tail()
+        assert b"user u on" in admin.ask("ACL", "LIST")
+        (tmp_path / "elsewhere").rename(file.parent)
+        assert b"user u " not in file.read_bytes()
+        assert admin.ask("ACL", "SAVE") == b"+OK\r\n"
+        assert b"user u on" in file.read_bytes()
+        assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
 def test_lines_of_the_configuration_make_users_and_are_written_back(
