@@ -7,8 +7,6 @@
     metadata          the columns of IDs and the map of fields
     groups            rows of streams, groups, consumers and pending entries
     projection        which columns a read has, and what type each field gets
-    sidecar           Parquet files beside the tables of a snapshot
-    segments          those of one stream, most of them from the snapshot before
 
 Needs pyarrow and numpy, which the server does not: nothing that starts with `riverbed` imports it.
 """

@@ -16,8 +16,8 @@ from riverbed.store.errors import StoreError
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.columns.projection import METADATA, REST
-from riverbed.tools.columns.segments import all_columns
-from riverbed.tools.columns.sidecar import (
+from riverbed.tools.sidecar.segments import all_columns
+from riverbed.tools.sidecar.sidecar import (
     VERSION,
     ColumnsError,
     NoColumnsError,

@@ -102,7 +102,7 @@ def snapshot(
 def _columns_writer() -> Callable[[Snapshot], object]:
     """What writes columns.  Raises Failure without the libraries for it, before anything is made."""
     try:
-        found: Callable[[Snapshot], object] = import_module("riverbed.tools.columns.sidecar").write_columns
+        found: Callable[[Snapshot], object] = import_module("riverbed.tools.sidecar.sidecar").write_columns
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("numpy", "pyarrow"):
             raise

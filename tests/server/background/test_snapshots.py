@@ -16,7 +16,7 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
 from riverbed.store.tables.environment import Tables
-from riverbed.tools.columns.sidecar import stream_columns
+from riverbed.tools.sidecar.sidecar import stream_columns
 from tests.conftest import broken_invariants
 from tests.support.faults.disks import small_tmpfs
 from tests.support.faults.gate import Gate, child_of
@@ -267,7 +267,7 @@ def with_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_riverbed
     place = tmp_path / "gate"
     place.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(place))
-    Gate(place, "riverbed.tools.columns.worker")
+    Gate(place, "riverbed.tools.sidecar.worker")
     server = start_riverbed(options={"snapshot-columns": "yes"})
     fill(server)
     return server

@@ -44,8 +44,8 @@ from riverbed.tools.columns.groups import (
     group_rows,
     pending_batches,
 )
-from riverbed.tools.columns.segments import ParquetFile, StreamFiles, synced_digest, write_stream
 from riverbed.tools.columns.streams import Range, StreamHere
+from riverbed.tools.sidecar.segments import ParquetFile, StreamFiles, synced_digest, write_stream
 
 VERSION: Final = 2
 _FORMAT: Final = "riverbed-columns"

@@ -1,4 +1,4 @@
-"""The process that writes the columns of a snapshot for the server: `python -m riverbed.tools.columns.worker SNAPSHOT`.
+"""The process that writes the columns of a snapshot for the server: `python -m riverbed.tools.sidecar.worker SNAPSHOT`.
 
 The server asks for it after a snapshot, where `snapshot-columns` says so.  Everything else has priority for the
 processor.  Its answers:
@@ -21,7 +21,7 @@ from riverbed.store.disk.priority import step_back
 from riverbed.store.errors import StoreError
 from riverbed.store.snapshot.reader import open_snapshot
 
-MODULE: Final = "riverbed.tools.columns.worker"
+MODULE: Final = "riverbed.tools.sidecar.worker"
 
 
 def work(server: Server) -> None:
@@ -32,7 +32,7 @@ def work(server: Server) -> None:
     asked = parser.parse_args()
     step_back()
     try:
-        sidecar = import_module("riverbed.tools.columns.sidecar")
+        sidecar = import_module("riverbed.tools.sidecar.sidecar")
     except ModuleNotFoundError as error:
         raise StoreError(f"{error.name} is not installed: pip install 'riverbed[sql]'") from error
     snapshot = open_snapshot(asked.snapshot)

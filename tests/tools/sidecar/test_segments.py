@@ -15,7 +15,7 @@ from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.columns import segments
 from riverbed.tools.columns.fetch import BATCH_ROWS
-from riverbed.tools.columns.sidecar import ColumnsError, StreamColumns, fill_columns, stream_columns, write_columns
+from riverbed.tools.sidecar.sidecar import ColumnsError, StreamColumns, fill_columns, stream_columns, write_columns
 from tests.support.store.stores import Store, sid
 
 KEY = b"orders"

@@ -20,7 +20,7 @@ from riverbed.store.snapshot.reader import FileDigest, Snapshot, open_snapshot, 
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.cli import main
-from riverbed.tools.columns.sidecar import ColumnsError, stream_columns, write_columns
+from riverbed.tools.sidecar.sidecar import ColumnsError, stream_columns, write_columns
 from tests.support.store.stores import Store, sid
 
 KEY = b"../../etc/\xff orders"
@@ -157,7 +157,7 @@ def test_a_file_is_compared_with_its_checksum_once_until_it_changes(
         compared.append(path)
         verify_file(path, digest)
 
-    monkeypatch.setattr("riverbed.tools.columns.sidecar.verify_file", watched)
+    monkeypatch.setattr("riverbed.tools.sidecar.sidecar.verify_file", watched)
     for _ in range(3):
         (file,) = stream_columns(snapshot, 0, KEY).files
     assert compared == [file]
@@ -202,7 +202,7 @@ def test_the_tool_writes_columns_when_asked(tmp_path: Path) -> None:
 
 def test_without_pyarrow_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Store(tmp_path / "store").kill()
-    for name in ("riverbed.tools.columns.sidecar", "pyarrow"):
+    for name in ("riverbed.tools.sidecar.sidecar", "pyarrow"):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     words = ["snapshot", str(tmp_path / "store"), str(tmp_path / "out"), "--columns"]
