@@ -149,8 +149,8 @@ class Engine:
     def _begin_replids(self) -> None:
         """Set the replication ids of this start.
 
-        A crash may have lost the end of a log that replicas have received already (`appendfsync` other than always), so
-        a primary begins a new replication id here.  A replica writes nothing of its own and keeps its id.
+        A crash may have lost the end of a log that replicas have received already (`appendfsync` other than always), or
+        all of it, so a primary begins a new replication id here.  A replica writes nothing of its own and keeps its id.
         """
         replids = self.log.home.manifest.replids or self.txn.replids
         replids = ReplicationIds.new() if replids is None else self._next_replids(replids.with_store(self.txn.replids))
@@ -163,11 +163,13 @@ class Engine:
         self.set_replids(replids)
 
     def _next_replids(self, replids: ReplicationIds) -> ReplicationIds:
-        is_written_to = not self.options.is_replica and self.log.end.offset
-        return replids.branch(self.log.end.offset) if is_written_to else replids
+        return replids if self.options.is_replica else replids.branch(self.log.end.offset)
 
     def set_replids(self, replids: ReplicationIds) -> None:
-        """Continue with other replication ids from here on, even if the disk is full and cannot store them."""
+        """Continue with other replication ids from here on.
+
+        A disk that cannot store them, as it is full, refuses the next writes.
+        """
         replids = replids.with_store()
         self.txn.replids = replids
         if replids != self.log.home.manifest.replids:

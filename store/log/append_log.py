@@ -100,6 +100,7 @@ class Log:
         self._rotate_at = 0
         self._closed_bytes = 0
         self.base_bytes = 0
+        self._ids_are_unlisted = False  # the manifest on the disk has other replication ids
         self._was_created_with_home: bool | None = None  # None when the log was there before
         # The readers that follow the log, and the files that they have open.
         self.tails: set[Follower] = set()
@@ -305,8 +306,8 @@ class Log:
 
         Every tick calls this: 0.9 us on 100 bytes and 2.7 us on 24 KB, 2.2 and 14 us with the system call.
         """
-        if self.refusal is not None or self._fd < 0:
-            raise LogWriteError(self.refusal or "the last file is not one to append to: rotate first")
+        if self.refusal is not None or self._fd < 0 or self._ids_are_unlisted:
+            self._require_writable()
         offset = self._offset + command_bytes
         # `encode_annotation`, without the call; a test compares the two.
         tail = b";len=%d;off=%d;t=%d\r\n" % (len(commands), offset, now_ms)
@@ -333,8 +334,8 @@ class Log:
 
         The caller has verified them.  Raises LogWriteError with nothing appended.
         """
-        if self.refusal is not None or self._fd < 0:
-            raise LogWriteError(self.refusal or "the last file is not one to append to: rotate first")
+        if self.refusal is not None or self._fd < 0 or self._ids_are_unlisted:
+            self._require_writable()
         try:
             write_all(self._files, self._fd, data)
         except OSError as error:
@@ -350,6 +351,17 @@ class Log:
         """
         assert self._position == 0, "a preface comes first"
         self.append_verbatim(select + encode_annotation(select, self._offset, now_ms), self._offset)
+
+    def _require_writable(self) -> None:
+        """Raise LogWriteError unless a batch may be written.
+
+        The manifest must name the replication id of a batch first.  Another start would take it for a batch of the id
+        before, and give it to a replica that has others of that id at these offsets: those that a power cut took.
+        """
+        if self.refusal is not None or self._fd < 0:
+            raise LogWriteError(self.refusal or "the last file is not one to append to: rotate first")
+        if self._ids_are_unlisted:
+            self._put_manifest(self.home.manifest)
 
     def _cut_back(self, error: OSError) -> LogWriteError:
         try:
@@ -456,6 +468,7 @@ class Log:
             raise self._break(str(error)) from error
         except OSError as error:
             raise LogWriteError(f"the manifest could not be written: {error}") from error
+        self._ids_are_unlisted = False
 
     @property
     def replids(self) -> ReplicationIds:
@@ -467,9 +480,11 @@ class Log:
     def set_replids(self, replids: ReplicationIds) -> None:
         """Use other replication ids from here on.
 
-        Raises LogWriteError when they could not be made durable; they apply all the same until the server stops.
+        Raises LogWriteError when they could not be made durable; they apply all the same, and the next append tries
+        again before it writes.
         """
         self.home.manifest = replace(self.home.manifest, replids=replids)
+        self._ids_are_unlisted = True
         self._put_manifest(self.home.manifest)
 
     def note_policy(self, *, is_unsynced: bool) -> None:

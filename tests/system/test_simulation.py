@@ -34,6 +34,8 @@ def test_fifty_seeds_keep_every_promise() -> None:
 
 # Seeds that have found a defect; beside each, the test that shows the defect alone.
 FOUND = {
+    313: "tests/store/log/test_lost_writes.py::test_no_batch_is_written_before_the_manifest_names_its_replication_id",
+    756: "tests/store/log/test_lost_writes.py::test_a_start_has_another_replication_id_although_nothing_is_left",
     285: "tests/store/test_engine.py::test_a_state_that_could_not_be_rebuilt_is_never_committed",
 }
 

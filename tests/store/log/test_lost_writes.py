@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import CorruptionError, LogWriteError, Refusal
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY, incr_name
 from riverbed.store.log import manifest as manifests
+from riverbed.store.log.manifest import Manifest
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.repair import Repair
 from riverbed.store.options import Fsync
@@ -125,8 +127,7 @@ def test_the_manifest_says_whether_replies_wait_for_the_disk(place: Path) -> Non
     path = place / LOG_DIRECTORY / LOG_MANIFEST
 
     def noted() -> bool:
-        manifest = manifests.load(path, OsFiles())
-        assert manifest is not None
+        manifest = manifest_of(place)
         assert manifests.parse(manifests.serialize(manifest), str(path)) == manifest
         return manifest.is_unsynced
 
@@ -146,6 +147,55 @@ def test_the_manifest_says_whether_replies_wait_for_the_disk(place: Path) -> Non
     store.kill()
     with pytest.raises(CorruptionError, match="lines are missing"):
         store.open()
+
+
+def test_a_start_has_another_replication_id_although_nothing_is_left(place: Path) -> None:
+    stopped_by_a_power_cut(place)
+    before = manifest_of(place).replids
+    assert before is not None
+    shutil.rmtree(place / STATE_DIRECTORY)
+    log_file(place).write_bytes(b"")
+    store = Store(place)
+    assert store.engine.log.end.offset == 0
+    assert store.engine.log.replids.replication_id != before.replication_id
+    assert store.engine.log.replids.holds(before.replication_id, 0)
+    assert not store.engine.log.replids.holds(before.replication_id, 1)
+
+
+def test_no_batch_is_written_before_the_manifest_names_its_replication_id(place: Path) -> None:
+    Store(place).kill()
+    files = FullFolder()
+    store = Store(place, files=files)
+    ids = store.engine.log.replids.branch(0)
+    files.is_full = True
+    store.engine.set_replids(ids)
+    assert store.engine.log.replids == ids
+    store.fill(b"s", 2)
+    with pytest.raises(LogWriteError, match="the manifest could not be written"):
+        store.commit()
+    assert log_file(place).read_bytes() == b""
+    assert store.engine.refusal is Refusal.DISK_FULL
+    files.is_full = False
+    store.fill(b"s", 2)
+    store.commit()
+    assert manifest_of(place).replids == ids
+
+
+class FullFolder(OsFiles):
+    """The disk has room for what is appended, and none for new files."""
+
+    is_full = False
+
+    def create(self, path: Path) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().create(path)
+
+
+def manifest_of(place: Path) -> Manifest:
+    manifest = manifests.load(place / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
+    assert manifest is not None
+    return manifest
 
 
 def test_tools_cut_the_same_before_they_forget_the_power_cut(place: Path) -> None:
