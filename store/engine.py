@@ -442,15 +442,17 @@ class Engine:
         """Replace the tables by those in `made`, which our log has made; the old ones move to `put_aside`.
 
         Call it between ticks.  `made` is closed, durable, and on the disk of our directory.  What the log holds beyond
-        it is replayed.  Raises StateLostError: the next start finds the old tables, the new ones, or the log alone.
+        it is replayed.  Raises OSError when the old ones cannot be moved and stay, StateLostError: the next start finds
+        the old tables, the new ones, or the log alone.
         """
         state = self.directory / STATE_DIRECTORY
         self._end_quietly()
         self.txn.abort()
         self.tables.close()
         try:
-            self.files.rename(state, put_aside)
-            self.files.rename(made, state)
+            kept = self._move_aside(state, put_aside)
+            if kept is None:
+                self.files.rename(made, state)
             self.files.sync_directory(self.directory)
             self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
             self.txn.change_tables(self.tables)
@@ -459,6 +461,17 @@ class Engine:
             raise self._lose(f"repaired tables could not be put in place: {error}") from error
         self.set_replids(self.log.replids)
         self.check_space()
+        if kept is not None:
+            raise kept
+
+    def _move_aside(self, state: Path, put_aside: Path) -> OSError | None:
+        """Move the closed tables; -> why that failed, with the tables where they were."""
+        try:
+            if self.files.exists(state):  # else an operator has deleted them
+                self.files.rename(state, put_aside)
+        except OSError as error:
+            return error
+        return None
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

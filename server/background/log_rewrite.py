@@ -41,6 +41,7 @@ MAX_DIVISIONS: Final = 20
 # An automatic rewrite that failed is tried again after so many seconds, twice as many each time, up to an hour.
 RETRY_S: Final = 10.0
 MAX_RETRY_S: Final = 3600.0
+_MOST_DOUBLINGS: Final = 9  # to more than an hour
 
 
 class RewriteError(Exception):
@@ -125,11 +126,11 @@ class Rewriting:
     def held(self, reason: str) -> Iterator[None]:
         """Have no rewrite inside, neither the one under way nor another, for `reason`: the files of the log stay."""
         self.abandon()
-        self._held_for = reason
+        self._held_for, self.status.is_held = reason, True
         try:
             yield
         finally:
-            self._held_for = ""
+            self._held_for, self.status.is_held = "", False
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -164,7 +165,9 @@ class Rewriting:
         reason = str(error) or type(error).__name__
         status = self.status
         status.end(self._monotonic(), ok=False)
-        self._wait_until_s = self._monotonic() + min(RETRY_S * 2 ** (status.failures - 1), MAX_RETRY_S)
+        self._wait_until_s = self._monotonic() + min(
+            RETRY_S * 2 ** min(status.failures - 1, _MOST_DOUBLINGS), MAX_RETRY_S
+        )
         if self._adopted is not None and not self._adopted.done():
             self._adopted.set_exception(RewriteError(reason))
         if isinstance(error, StateLostError):
@@ -245,10 +248,10 @@ class Rewriting:
         """Raise RewriteError if a reason to stop has come up while something was awaited."""
         if self._stopped:
             raise RewriteError("the server is stopping")
-        if self._abandoned:
-            raise RewriteError("the store was replaced")
         if self._held_for:
             raise RewriteError(self._held_for)
+        if self._abandoned:
+            raise RewriteError("the store was replaced")
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 

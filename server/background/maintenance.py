@@ -15,7 +15,7 @@ import lmdb
 
 from riverbed.server.background.readers import Readers
 from riverbed.store.databases import consumer_ttl as consumerttl
-from riverbed.store.errors import StateLostError
+from riverbed.store.errors import DamagedRowError, StateLostError
 from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from riverbed.server.limits.eviction import Evictor
 
 log = logging.getLogger("riverbed")
+
+# What chores meet in damaged or full tables; they are tried again.
+_EXPECTED: Final = (DamagedRowError, lmdb.Error)
 
 # A slice of purging, and the pause after it: half of the time is left to clients.
 PURGE_SLICE_S: Final = 0.002
@@ -76,6 +79,7 @@ class Maintenance:
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
         self._cycles = 0
+        self._expire_again_s = 0.0
         self._rotate_error: str | None = None  # the last one that was logged
         # a full sync replaces the tables
         self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
@@ -99,18 +103,22 @@ class Maintenance:
         self._purge_timer = None
         try:
             more = self._engine.purge(PURGE_SLICE_S)
-        except lmdb.Error as error:
-            log.warning("purge undone: %s", error)
-            try:
-                self._failures.roll_back(len(self._engine.txn.log))
-            except StateLostError as failure:
-                self._ticks.give_up(failure)
-                return
-            self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
+        except _EXPECTED as error:
+            if self._undo("the purge", error, len(self._engine.txn.log)):
+                self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
             return
         if more:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
         self._checkpoints.arm()
+
+    def _undo(self, name: str, error: Exception, mark: int) -> bool:
+        """Undo what a chore has done; -> whether the server goes on."""
+        try:
+            self._failures.undo_chore(name, error, mark)
+        except StateLostError as failure:
+            self._ticks.give_up(failure)
+            return False
+        return True
 
     # -- every 100 ms --------------------------------------------------------------------------------------------------
 
@@ -119,8 +127,15 @@ class Maintenance:
         self._cycles += 1
         now_ms = self._core.now_ms()
         txn = self._engine.txn
-        if not self._gate.holds_writes:  # else the replicas would never come level
-            self._expire(now_ms)
+        # replicas would never come level if writes are held and keys expire
+        if not self._gate.holds_writes and self._clock.monotonic() >= self._expire_again_s:
+            mark = len(txn.log)
+            try:
+                self._expire(now_ms)
+            except _EXPECTED as error:
+                self._expire_again_s = self._clock.monotonic() + RETRY_S
+                if not self._undo("what removes expired keys", error, mark):
+                    return
         if txn.log:
             self._ticks.want_tick()
         self.purge_soon()

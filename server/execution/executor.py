@@ -83,7 +83,7 @@ class Executor:
         no_session = unconnected_session(self.txn.databases[0])
         core, gate, events = self.context, self.gate, self.events
         self.watches = Watches()
-        self.outbox = Outbox(core, self)
+        self.outbox = Outbox(core, self, events)
         delivery = Delivery(core.clock.monotonic, self.flush)
         self.failures = Failures(core, self, gate, delivery, events)
         calls = Calls(core, no_session, self.failures)

@@ -86,8 +86,7 @@ class Failures:
         if isinstance(error, DamagedRowError):
             place = txn.place_of(error.stream_no)
             text = f"ERR {error.what} {place}is damaged: its checksum does not fit. RIVERBED REPAIR mends it"
-            for mend in self._events.damaged:
-                mend()
+            self.damage_met()
             return self._undone(command, text, mark, has_done_nothing=has_done_nothing)
         if isinstance(error, MemoryError) and not self._gate.is_loading:
             # a write may have met it between the tables and the log
@@ -122,6 +121,18 @@ class Failures:
         more = f"; {self._unreported} more errors since the last report" if self._unreported else ""
         self._reported_s, self._unreported = now_s, 0
         log.error("a bug: %s%s", what, more, exc_info=error)
+
+    def damage_met(self) -> None:
+        """Have the tables mended, for whatever has met a damaged row."""
+        for mend in self._events.damaged:
+            mend()
+
+    def undo_chore(self, name: str, error: Exception, mark: int) -> None:
+        """As `fault`, for work that no client has asked for and that is tried again.  Raises StateLostError."""
+        log.warning("%s was undone: %s", name, error)
+        if isinstance(error, DamagedRowError):
+            self.damage_met()
+        self.roll_back(mark)
 
     def roll_back(self, mark: int) -> None:
         """Undo what the tick has done beyond its first `mark` logged commands.  Raises StateLostError."""

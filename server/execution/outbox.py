@@ -11,10 +11,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.errors import DamagedRowError
+
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.ticks import Turns
+    from riverbed.server.execution.ticks import Events, Turns
     from riverbed.server.protocol.replies import LongReply
 
 log = logging.getLogger("riverbed")
@@ -29,12 +31,13 @@ _LARGE_BYTES: Final = 4 << 10
 class Outbox:
     """The replies of one server that have been committed."""
 
-    def __init__(self, core: Core, turns: Turns) -> None:
+    def __init__(self, core: Core, turns: Turns, events: Events) -> None:
         self.turn_s = TURN_S
         self.few = _FEW
         self._stats = core.stats
         self._monotonic = core.clock.monotonic
         self._turns = turns
+        self._events = events
         self._loop = asyncio.get_running_loop()
         self._late: dict[Session, list[bytes]] = {}  # in the order in which their turns come
         self._drain_due = False
@@ -164,8 +167,11 @@ class Outbox:
         """Send a piece of a reply too long for memory; the next piece waits for a client that reads slowly."""
         try:
             piece = next(reply.pieces, None)
-        except Exception as error:  # a full sync has replaced the tables, or a row is damaged
+        except Exception as error:  # the tables were replaced, or a row is damaged
             log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
+            if isinstance(error, DamagedRowError):
+                for mend in self._events.damaged:
+                    mend()
             session.end_long_reply()
             session.peer.abort()
             return

@@ -53,6 +53,7 @@ SLICE_S: Final = 0.004
 MAX_PENDING_BYTES: Final = 4 << 20
 # A full sync that this machine could not finish is begun again after so long, twice as long each time.
 SYNC_RETRY_S: Final = 1.0
+_MOST_DOUBLINGS: Final = 4  # to more than LASTING_RETRY_S
 # After so many damaged batches in a row, without a sound one in between, the link is not the cause.
 MAX_DAMAGES: Final = 5
 
@@ -288,7 +289,9 @@ class Follower:
         self._needs.changed()
         delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
         if self._failed_syncs:
-            delay_s = max(delay_s, min(SYNC_RETRY_S * 2 ** (self._failed_syncs - 1), LASTING_RETRY_S))
+            delay_s = max(
+                delay_s, min(SYNC_RETRY_S * 2 ** min(self._failed_syncs - 1, _MOST_DOUBLINGS), LASTING_RETRY_S)
+            )
         self._next_try_s = self._clock.monotonic() + delay_s
         if was_connected:
             self._loop.call_soon(self.cycle)  # at once, before the primary's log moves on

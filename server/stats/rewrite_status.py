@@ -13,6 +13,7 @@ class RewriteStatus:
     """`entries` and `size` are what the rewrite under way, or else the last one, has written."""
 
     scheduled: bool = False
+    is_held: bool = False  # none may begin now
     begun_s: float | None = None
     last_seconds: float | None = None
     last_ok: bool = True

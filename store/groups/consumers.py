@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.groups import (
     GROUP_KEY_BYTES,
     ConsumerRow,
@@ -175,7 +176,12 @@ class Members:
         self._logged_position = (self.last_id, self.entries_read)
 
     def _load_consumers(self) -> dict[bytes, Consumer]:
-        self._consumers = {}
+        """Read the rows of all consumers, or of none.
+
+        Their keys are not in their checksums, so they are compared with what the group's row says.  Raises
+        DamagedRowError.
+        """
+        found = []
         cursor = self.stream.txn.cursor("groups")
         prefix = group_key(self.stream.stream_no, self.group_no)
         if self.consumer_count and cursor.set_range(prefix):
@@ -183,8 +189,13 @@ class Members:
                 if not key.startswith(prefix):
                     break
                 if len(key) > GROUP_KEY_BYTES:
-                    consumer = Consumer(decode_consumer_no(key), *ConsumerRow.unpack(row))
-                    self._add(self._consumers, consumer)
+                    found.append(Consumer(decode_consumer_no(key), *ConsumerRow.unpack(row)))
+        numbers = [consumer.consumer_no for consumer in found]
+        if len(found) != self.consumer_count or max(numbers, default=0) >= self._next_consumer_no:
+            raise DamagedRowError("a consumer's row", self.stream.stream_no)
+        self._consumers = {}
+        for consumer in found:
+            self._add(self._consumers, consumer)
         return self._consumers
 
     def _add(self, consumers: dict[bytes, Consumer], consumer: Consumer) -> None:

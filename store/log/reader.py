@@ -61,7 +61,7 @@ def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPar
 
     Raises CorruptionError when one is missing, shorter or longer than the manifest says, or not text.
     """
-    return [_part(directory, file, files, is_last=file is manifest.files[-1]) for file in manifest.files]
+    return [part_of(directory, file, files, is_last=file is manifest.files[-1]) for file in manifest.files]
 
 
 def parts_up_to(parts: Sequence[LogPart], end: LogPosition) -> list[LogPart]:
@@ -83,7 +83,7 @@ def backlog_parts(directory: Path, manifest: Manifest, files: Files) -> list[Log
     """
     gone = [file.name for file in manifest.backlog if not files.exists(directory / file.name)]
     kept = manifest.without_backlog(gone).backlog
-    return [_part(directory, file, files, is_last=False) for file in kept]
+    return [part_of(directory, file, files, is_last=False) for file in kept]
 
 
 def backlog_batches(parts: list[LogPart], files: Files) -> Iterator[Batch]:
@@ -99,7 +99,8 @@ def backlog_batches(parts: list[LogPart], files: Files) -> Iterator[Batch]:
         )
 
 
-def _part(directory: Path, file: LogFile, files: Files, *, is_last: bool) -> LogPart:
+def part_of(directory: Path, file: LogFile, files: Files, *, is_last: bool) -> LogPart:
+    """One file of the log with its present size.  Raises CorruptionError as `list_parts` does, OSError."""
     path = directory / file.name
     if not files.exists(path):
         raise CorruptionError(str(path), None, "the manifest lists this file, and it is missing")

@@ -25,22 +25,28 @@ from riverbed.store.format.log_lines import (
     parse_annotation,
 )
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.reader import LogPart, backlog_parts, list_parts
+from riverbed.store.log.manifest import LogFile
+from riverbed.store.log.reader import LogPart, part_of
 
 # About as many bytes are read at once; with batches of a hundred bytes that is a millisecond of work.
 STEP_BYTES: Final = 64 << 10
 _HEAD_BYTES: Final = len(ANNOTATION_START) + len("crc32c=") + 8  # of an annotation, before its tail
 
 
-def scrubbed_parts(log: Log, files: Files) -> list[LogPart]:
-    """The files of `log` to compare, the kept backlog included, as far as they are written now.
+def scrubbed_files(log: Log) -> list[LogFile]:
+    """The files of `log` to compare, the kept backlog included."""
+    manifest = log.home.manifest
+    return [file for file in (*manifest.backlog, *manifest.files) if file.is_checksummed]
 
-    Raises CorruptionError when one is missing or of another length than it was closed with; OSError.
+
+def scrubbed_part(log: Log, file: LogFile, files: Files) -> LogPart:
+    """One of them, as far as it is written now.
+
+    Raises CorruptionError when it is missing or of another length than it was closed with; OSError.
     """
-    manifest, end = log.home.manifest, log.end
-    parts = [*backlog_parts(log.home.path, manifest, files), *list_parts(log.home.path, manifest, files)]
-    parts = [replace(part, size=end.position) if part.number == end.file_seq else part for part in parts]
-    return [part for part in parts if part.file.is_checksummed]
+    end = log.end
+    part = part_of(log.home.path, file, files, is_last=False)
+    return replace(part, size=end.position) if part.number == end.file_seq else part
 
 
 def scrub(part: LogPart, files: Files) -> Iterator[int]:

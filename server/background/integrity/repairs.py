@@ -56,8 +56,8 @@ MAX_ROUNDS: Final = 50
 # How long the exchange waits for clients that read the old tables.
 READERS_S: Final = 10.0
 _WAIT_S: Final = 0.01
-# After a repair, damage that commands meet begins no other one for so long.
-AGAIN_S: Final = 3600.0
+# After a repair that has failed, damage that commands meet begins no other one for so long.
+AGAIN_S: Final = 600.0
 _DAMAGED: Final = "damaged"
 
 
@@ -135,7 +135,6 @@ class Repairs:
             self._start()
 
     def _start(self) -> None:
-        self._again_s = self._core.clock.monotonic() + AGAIN_S
         self._status.begin()
         self._task = self._tasks.start("repairing the tables", self._run(), failed=self._failed, expected=_EXPECTED)
 
@@ -176,7 +175,8 @@ class Repairs:
         if isinstance(error, DamagedLogError) and self._resync():
             reason = f"{reason}; the primary is asked for everything"
         self._status.end(0.0, reason)
-        log.error("the tables were not repaired: %s", reason)
+        self._again_s = self._core.clock.monotonic() + AGAIN_S
+        log.error("the tables were not repaired: %s; not tried again by itself for %d s", reason, AGAIN_S)
         self._answer(CommandError(f"ERR the tables were not repaired: {reason}"))
 
     async def _repair(self) -> LogPosition:
@@ -192,7 +192,9 @@ class Repairs:
         except (WorkerError, DamagedLogError):
             self._require_same(tables)  # else the process met another log than the one it had begun with
             raise
-        await self._reach_exchange()
+        while engine.txn.log:  # a tick is open
+            self._ticks.want_tick()
+            await asyncio.sleep(0)
         self._require_same(tables)
         self._exchange(self._directory / STATE_DIRECTORY, self._directory / _DAMAGED)
         self._checkpoints.committed()
@@ -203,14 +205,21 @@ class Repairs:
             raise RepairError("a full sync has replaced the tables")
 
     async def _make_tables(self, worker: Worker) -> None:
-        """Have tables made of the log, until little is left.  Raises WorkerError, RepairError."""
+        """Have tables made of the log, until little is left.  Raises WorkerError, RepairError.
+
+        Clients that read the old tables are waited for before the last round, as others write meanwhile.
+        """
         await self._replay(worker)
         worker.send(check=True)
         await self._answer_of(worker, "sound")
+        have_readers_gone = False
         for _ in range(MAX_ROUNDS):
             end = await self._replay(worker)
             if self._engine.log.end.offset - end.offset <= NEAR_BYTES:
-                return
+                if have_readers_gone:
+                    return
+                await self._wait_for_readers()
+                have_readers_gone = True
         raise RepairError("more was written than could be executed; try again with fewer writes")
 
     async def _clear(self) -> None:
@@ -236,12 +245,11 @@ class Repairs:
             self._status.note(answer["step"], answer["done"], answer["total"])
         return answer
 
-    async def _reach_exchange(self) -> None:
-        """Wait until no tick is open, and for a while until no client reads the old tables."""
+    async def _wait_for_readers(self) -> None:
+        """Wait for a while until no client reads the old tables."""
         end_s = self._core.clock.monotonic() + READERS_S
-        while self._engine.txn.log or (self._has_readers() and self._core.clock.monotonic() < end_s):
-            self._ticks.want_tick()
-            await asyncio.sleep(0 if self._engine.txn.log else _WAIT_S)
+        while self._has_readers() and self._core.clock.monotonic() < end_s:
+            await asyncio.sleep(_WAIT_S)
 
     def _has_readers(self) -> bool:
         sessions = self._core.sessions.values()

@@ -24,15 +24,14 @@ from riverbed.server.background.integrity.scrub_worker import MODULE
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME
-from riverbed.store.log.manifest import FileType
-from riverbed.store.log.scrub import scrub, scrubbed_parts
+from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.log.scrub import scrub, scrubbed_files, scrubbed_part
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.store.engine import Engine
     from riverbed.store.log.append_log import Log
-    from riverbed.store.log.reader import LogPart
 
 log = logging.getLogger("riverbed")
 
@@ -68,24 +67,24 @@ Subject = Callable[[], Iterable[Walk]]
 
 
 def log_walks(engine: Engine) -> list[Walk]:
-    """The files of the log, as far as they are written.  Raises CorruptionError, OSError."""
-    parts = scrubbed_parts(engine.log, engine.files)
+    """The files of the log."""
     return [
         Walk(
-            part.path.name,
-            part.size,
-            partial(_steps, engine, engine.log, part),
-            _CURE_OF_BACKLOG if part.file.type is FileType.HISTORY else _CURE,
+            file.name,
+            file.size if file.size is not None else engine.log.end.position,
+            partial(_steps, engine, engine.log, file),
+            _CURE_OF_BACKLOG if file.type is FileType.HISTORY else _CURE,
         )
-        for part in parts
+        for file in scrubbed_files(engine.log)
     ]
 
 
-def _steps(engine: Engine, of: Log, part: LogPart) -> Iterator[int]:
+def _steps(engine: Engine, of: Log, file: LogFile) -> Iterator[int]:
     try:
-        yield from scrub(part, engine.files)
+        yield from scrub(scrubbed_part(of, file, engine.files), engine.files)
     except CorruptionError:
-        if engine.log is of:  # else a full sync has put another file in the place of this one
+        # a full sync may have put another file in the place of this one, and a rewrite may have done away with it
+        if engine.log is of and file.name in {listed.name for listed in scrubbed_files(of)}:
             raise
 
 
@@ -100,6 +99,7 @@ class Scrub:
         self._status = core.scrub
         self._tasks = tasks
         self._monotonic = core.clock.monotonic
+        self._unread: list[str] = []  # what the pass could not read
         self._changed = asyncio.Event()
         self._stopped = threading.Event()
         self._task: asyncio.Task[None] | None = None
@@ -137,19 +137,25 @@ class Scrub:
     async def _pass(self) -> None:
         status, begun_s = self._status, self._monotonic()
         self.forget_gone()
+        self._unread = []
         walks = list(self._listed())
         status.begin(sum(walk.size for walk in walks))
         try:
             await self._tasks.in_thread("scrubbing", self._walk, walks)
             rows = await self._scrub_tables()
+            if rows is None:
+                self._unread.append(DATA_NAME)
         finally:
             status.end(int(self._core.clock.time()))
         self._mend()
         result = f"{len(status.damage)} damaged" if status.damage else "sound"
+        if self._unread:
+            result = f"{len(status.damage)} damaged, and {', '.join(self._unread)} could not be read"
         size_mb, seconds = status.done_bytes / 1e6, self._monotonic() - begun_s
-        log.info(
+        log.log(
+            logging.WARNING if self._unread else logging.INFO,
             "scrubbed %d files of the log, %.1f MB, and %d rows of the tables in %.1f s: %s",
-            *(len(walks), size_mb, rows, seconds, result),
+            *(len(walks), size_mb, rows or 0, seconds, result),
         )
 
     def _listed(self) -> Iterator[Walk]:
@@ -160,6 +166,7 @@ class Scrub:
                 self._found(Path(error.file).name, error, _CURE)
             except OSError as error:
                 log.warning("not scrubbed: %s", error)
+                self._unread.append(str(error.filename or error))
 
     def forget_gone(self) -> None:
         """Forget the damage of files that the log does without by now."""
@@ -184,8 +191,8 @@ class Scrub:
 
     # -- in another process --------------------------------------------------------------------------------------------
 
-    async def _scrub_tables(self) -> int:
-        """Compare the tables with their checksums; -> how many rows there were."""
+    async def _scrub_tables(self) -> int | None:
+        """Compare the tables with their checksums; -> how many rows there were, None when they could not be read."""
         engine = self._engine
         if not engine.is_loaded:
             return 0
@@ -200,8 +207,9 @@ class Scrub:
                         self._status.rows, self._status.all_rows = int(answer["rows"]), int(answer["of"])
         except WorkerError as error:
             log.warning("the tables were not scrubbed: %s", error)
-            tables.env.reader_check()  # its place among LMDB's readers would keep pages from being used again
-            return 0
+            if engine.tables is tables:  # else others were put in the place of these, which are closed
+                tables.env.reader_check()  # its place among LMDB's readers would keep pages from being used again
+            return None
         if engine.tables is tables:  # else a full sync has put others in the place of these
             damaged = int(answer["damaged"])
             self._status.damaged_rows = damaged

@@ -78,7 +78,7 @@ def bgrewriteaof(request: Request) -> str:
     context = request.context
     if context.rewrite.in_progress:
         raise CommandError(REWRITE_IN_PROGRESS)
-    if request.in_transaction:
+    if request.in_transaction or context.rewrite.is_held:
         context.rewriting.schedule()
         return "Background append only file rewriting scheduled"
     context.rewriting.start()

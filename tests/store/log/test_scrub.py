@@ -10,7 +10,7 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log import scrub as module
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.scrub import STEP_BYTES, scrub, scrubbed_parts
+from riverbed.store.log.scrub import STEP_BYTES, scrub, scrubbed_files, scrubbed_part
 from tests.support.store.stores import Store
 
 LOOKS_LIKE_ONE = b"x\r\n#CK:crc32c=00000000;len=44;off=67;t=1700000000000\r\n"
@@ -32,7 +32,7 @@ def filled(store: Store) -> Path:
 
 def scrubbed(log: Log) -> int:
     files = OsFiles()
-    return sum(size for part in scrubbed_parts(log, files) for size in scrub(part, files))
+    return sum(size for file in scrubbed_files(log) for size in scrub(scrubbed_part(log, file, files), files))
 
 
 def test_a_sound_log_is_read_whole(store: Store) -> None:
@@ -61,7 +61,8 @@ def test_every_flipped_bit_of_a_log_is_found(store: Store, monkeypatch: pytest.M
 
 def test_what_is_written_meanwhile_is_left_to_the_next_time(store: Store) -> None:
     path = filled(store)
-    (part,) = scrubbed_parts(store.engine.log, OsFiles())
+    (file,) = scrubbed_files(store.engine.log)
+    part = scrubbed_part(store.engine.log, file, OsFiles())
     store.add(b"s", "2000-0")
     store.commit()
     with path.open("ab") as log:

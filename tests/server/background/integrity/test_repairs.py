@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 import threading
 from functools import partial
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, REPAIR_DIRECTORY, STATE_DIRECTORY
@@ -275,3 +278,112 @@ def test_an_empty_store_is_repaired_too(start_riverbed: StartRiverbed) -> None:
         client.ask("XADD", "s", "*", "f", "v")
         assert "offset" in as_dict(client.tree("RIVERBED", "REPAIR"))
         assert client.ask("XLEN", "s") == b":1\r\n"
+
+
+def test_damage_that_a_long_reply_meets_is_mended(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={**QUIET, "auto-repair": "yes"})
+    with server.client() as client:
+        for _ in range(4):
+            fill(client, "s", 2000, 1000)
+        client.ask("XADD", "s", "9999999999999-7", "field", VALUE)
+    server.stop()
+    damage(server.directory / STATE_DIRECTORY / DATA_NAME)
+    server.start()
+    with server.client() as client:
+        client.send("XRANGE", "s", "-", "+")
+        with pytest.raises(ConnectionError):
+            client.reply()
+    until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+    with server.client() as client:
+        assert VALUE in client.ask(*ASK)
+
+
+@pytest.mark.parametrize("table", ["expiry", "keys", "trash"])
+def test_damage_that_a_chore_meets_is_mended_and_the_other_chores_go_on(
+    start_riverbed: StartRiverbed, table: str
+) -> None:
+    server = start_riverbed(options={**QUIET, "checkpoint-interval-ms": 60_000})
+    with server.client() as client:
+        client.ask("DEBUG", "SET-ACTIVE-EXPIRE", "0")
+        fill(client, "gone", 20_000)
+        client.ask("XADD", "expired", "1-1", "f", "v")
+        client.ask("SAVE")
+        client.ask("DEL" if table == "trash" else "EXISTS", "gone")
+        client.ask("PEXPIRE", "expired", 1)
+        client.ask("SAVE")
+    server.kill()
+    flip_first_row(server, table, b"expired" if table == "keys" else b"")
+    server.start()
+    until(lambda: "was undone: " in server.log_tail(), f"the damage\n{server.log_tail()}")
+    with server.client() as idle:
+        assert idle.ask("CONFIG", "SET", "timeout", 1) == b"+OK\r\n"
+        assert idle.rest_until_closed() == b""
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "timeout", 0, "auto-repair", "yes") == b"+OK\r\n"
+        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        until(lambda: client.ask("EXISTS", "expired") == b":0\r\n", "the end of the key")
+    assert "Traceback" not in server.log_path.read_text()
+    assert server.log_path.read_text().count("was undone: ") < 60, "one try a second"
+
+
+def flip_first_row(server: RiverbedServer, table: str, end_of_key: bytes) -> None:
+    """Flip the last bit of the first row of a table whose key ends so."""
+    env = lmdb.open(str(server.directory / STATE_DIRECTORY), max_dbs=30, map_size=1 << 30)
+    handle = env.open_db(table.encode(), create=False)
+    with env.begin(write=True) as txn:
+        key, row = next((key, row) for key, row in txn.cursor(handle) if key.endswith(end_of_key))
+        txn.put(key, row[:-1] + bytes((row[-1] ^ 1,)), db=handle)
+    env.close()
+
+
+def test_tables_that_an_operator_has_deleted_are_made_again(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options=QUIET)
+    with server.client() as client:
+        fill(client, "s", 100)
+        shutil.rmtree(server.directory / STATE_DIRECTORY)
+        assert client.ask("RIVERBED", "REPAIR").startswith(b"*")
+        assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+        assert client.ask("SAVE") == b"+OK\r\n"
+    server.restart()
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":101\r\n"
+
+
+@pytest.mark.needs_root
+def test_tables_that_cannot_be_moved_stay_in_use(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options=QUIET)
+    with server.client() as client:
+        fill(client, "s", 100)
+    server.stop()
+    state = server.directory / STATE_DIRECTORY
+    subprocess.run(["mount", "--bind", state, state], check=True)
+    try:
+        server.start()
+        with server.client() as client:
+            assert b"ERR the tables were not repaired: " in client.ask("RIVERBED", "REPAIR")
+            assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+            assert client.ask("XLEN", "s") == b":101\r\n"
+            assert client.ask("SAVE") == b"+OK\r\n"
+        server.restart()
+        with server.client() as client:
+            assert client.ask("XLEN", "s") == b":101\r\n"
+        server.stop()
+    finally:
+        subprocess.run(["umount", state], check=True)
+
+
+def test_a_rewrite_that_is_asked_for_during_a_repair_comes_after_it(
+    start_riverbed: StartRiverbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    gate = Gate(tmp_path, MODULE)
+    server = with_damage(start_riverbed)
+    with server.client() as client, server.client() as other:
+        client.send("RIVERBED", "REPAIR")
+        until(lambda: persistence(server)["riverbed_repair_in_progress"] == "1", "the repair")
+        assert other.ask("BGREWRITEAOF") == b"+Background append only file rewriting scheduled\r\n"
+        gate.open()
+        assert client.reply().startswith(b"*")
+        until(lambda: persistence(server)["aof_last_bgrewrite_status"] == "ok", "the rewrite")
+        until(lambda: persistence(server)["aof_rewrites"] == "1", "the rewrite")
+    require_whole(server)

@@ -197,3 +197,21 @@ def run(*words: object) -> dict[str, object]:
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found
+
+
+def test_one_file_of_a_wrong_length_hides_no_damage_in_others(server: RiverbedServer) -> None:
+    kept = min((server.directory / LOG_DIRECTORY).glob("*.incr.aof"))
+    with kept.open("r+b") as file:
+        file.truncate(kept.stat().st_size - 10)
+    flip(only(server, "*.base.aof"))
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "2", "both")
+    assert "Only replicas that are away would need it" in server.log_tail()
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of both")
+
+
+def test_what_cannot_be_read_is_not_called_sound(server: RiverbedServer) -> None:
+    (server.directory / STATE_DIRECTORY / DATA_NAME).rename(server.directory / "elsewhere")
+    until(lambda: f"0 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
+    (server.directory / "elsewhere").rename(server.directory / STATE_DIRECTORY / DATA_NAME)
