@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from riverbed.store.check.findings import Pass, View, integers, show
@@ -97,8 +98,11 @@ def _decode_producer(packed: bytes, row: bytes) -> idmp.ProducerRow:
 
 def _check_record(view: View, packed: bytes, row: bytes) -> None:
     record = idmp.RecordRow.unpack(row)
-    found_by_id = view.get("idmp_ids", idmp.iid_key(idmp.producer_of(packed), record.iid))
-    found = None if found_by_id is None else view.decode("idmp_ids", show(packed), idmp.IidRow.unpack, found_by_id)
+    key = idmp.iid_key(idmp.producer_of(packed), record.iid)
+    row_by_id = view.get("idmp_ids", key)
+    found = None
+    if row_by_id is not None:
+        found = view.decode("idmp_ids", show(packed), partial(idmp.IidRow.unpack, key), row_by_id)
     if found != idmp.IidRow(idmp.decode_record_no(packed), record.entry_id):
         view.add("idmp_ids", show(packed), "the record is not found by its id")
     if view.get("idmp_times", idmp.record_time_key(packed, record.entry_id)) is None:

@@ -78,12 +78,14 @@ class IidRow(NamedTuple):
     record_no: int
     entry_id: StreamID
 
-    def pack(self) -> bytes:
-        return add_checksum(_IID.pack(self.record_no, pack_id(self.entry_id)))
+    def pack(self, key: bytes) -> bytes:
+        """`key` is that of the row: a flipped bit in it makes this no row of another key."""
+        return add_checksum(_IID.pack(self.record_no, pack_id(self.entry_id)), key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> IidRow:
-        record_no, packed_id = _IID.unpack(row if len(row) == _IID.size else without_checksum(row))
+    def unpack(cls, key: bytes, row: bytes) -> IidRow:
+        """Raises DamagedRowError."""
+        record_no, packed_id = _IID.unpack(row if len(row) == _IID.size else without_checksum(row, key))
         return cls(record_no, unpack_id(packed_id))
 
 

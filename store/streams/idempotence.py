@@ -25,6 +25,7 @@ from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
 from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text
 from riverbed.store.model import IdempotenceSettings
 from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.ranges import seek_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,13 +69,23 @@ class Idempotence:
         return found.producers, found.records
 
     def find(self, pid: bytes, iid: bytes) -> StreamID | None:
-        """The entry of `iid` of producer `pid`; None when there is no record."""
+        """The entry of `iid` of producer `pid`; None when there is no record.
+
+        Raises DamagedRowError, also when a row beside the place of the missing one has a damaged key: it would add an
+        entry twice to believe that.
+        """
         records_no = self._settings.records_no
         if not records_no:
             return None
         key = idmp.iid_key(idmp.producer_key(records_no, pid), iid)
-        row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
-        return None if row is None else idmp.IidRow.unpack(row)[1]
+        cursor = self._txn.cursor("idmp_ids")
+        if cursor.set_key(key):
+            return idmp.IidRow.unpack(key, cursor.value()).entry_id
+        if cursor.set_range(key):
+            idmp.IidRow.unpack(*cursor.item())
+        if seek_below(cursor, key):
+            idmp.IidRow.unpack(*cursor.item())
+        return None
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 
@@ -102,7 +113,8 @@ class Idempotence:
         packed_record = idmp.record_key(packed_producer, record_no)
         put = txn.lmdb.put
         put(packed_record, idmp.RecordRow(iid, entry_id).pack(), db=txn.handles["idmp"])
-        put(idmp.iid_key(packed_producer, iid), idmp.IidRow(record_no, entry_id).pack(), db=txn.handles["idmp_ids"])
+        iid_key = idmp.iid_key(packed_producer, iid)
+        put(iid_key, idmp.IidRow(record_no, entry_id).pack(iid_key), db=txn.handles["idmp_ids"])
         put(idmp.record_time_key(packed_record, entry_id), b"", db=txn.handles["idmp_times"])
         put(packed_producer, idmp.ProducerRow(pid, held + 1, record_no + 1).pack(), db=txn.handles["idmp"])
         _put_totals(txn, settings.records_no, idmp.RecordsRow(duration_s, producers, records + 1))
@@ -121,9 +133,10 @@ class Idempotence:
         This happens in a replay when the sweep had removed the old record: the sweep is not logged.
         """
         producer = idmp.producer_key(self._settings.records_no, pid)
-        row = self._txn.lmdb.get(idmp.iid_key(producer, iid), db=self._txn.handles["idmp_ids"])
+        key = idmp.iid_key(producer, iid)
+        row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
         assert row is not None, "the caller has found it"
-        _drop_record(self._txn, idmp.record_key(producer, idmp.IidRow.unpack(row).record_no))
+        _drop_record(self._txn, idmp.record_key(producer, idmp.IidRow.unpack(key, row).record_no))
         self.record(pid, iid, entry_id)
 
     def _keep_settings(self) -> None:
@@ -182,7 +195,9 @@ class Idempotence:
             source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
             found = source.set_range(old)
             while found and source.key().startswith(old):
-                target.put(idmp.with_records_no(source.key(), new_no), source.value())
+                key, row = source.item()
+                new_key = idmp.with_records_no(key, new_no)
+                target.put(new_key, idmp.IidRow.unpack(key, row).pack(new_key) if table == "idmp_ids" else row)
                 found = source.next()
 
     def _totals(self) -> idmp.RecordsRow:

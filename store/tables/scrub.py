@@ -111,7 +111,7 @@ _CHECKS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
     "nodes": _by_row(streams.NodeRow.unpack),
     "expiry": _by_row(streams.unpack_expiry),
     "idmp": _check_idempotence,
-    "idmp_ids": _by_row(idempotence.IidRow.unpack),
+    "idmp_ids": idempotence.IidRow.unpack,
     "groups": _check_group_or_consumer,
     "pel": pending.Run.under,
     "trash": _by_row(dead_rows.unpack_note),

@@ -17,6 +17,8 @@ from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.tables.environment import TABLES, Tables
+from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.scrub import require_sound
 from tests.support.store.stores import Store, sid
 
 MAP_BYTES = 1 << 30
@@ -268,4 +270,54 @@ def test_an_entry_under_a_damaged_key_is_an_error_and_no_missing_entry(
     ):
         with pytest.raises(DamagedRowError):
             read()
+    store.kill()
+
+
+@pytest.mark.parametrize("at", range(0, 40, 3))
+def test_an_idempotent_entry_is_not_added_again_because_a_bit_of_its_record_has_flipped(
+    directory: Path, at: int
+) -> None:
+    path = directory / STATE_DIRECTORY / DATA_NAME
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin() as txn:
+        keys = [key for key, _ in txn.cursor(env.open_db(b"idmp_ids", txn=txn, create=False))]
+    env.close()
+    data = path.read_bytes()
+    for key in keys:
+        flipped = bytearray(key)
+        flipped[at] ^= 4
+        path.write_bytes(data)
+        store = Store(directory)  # a start walks the pages of so small a file
+        before = store.stream().length
+        with path.open("r+b") as file:
+            file.write(path.read_bytes().replace(key, flipped))
+        answers = []
+        for iid in ("a", "b"):
+            try:
+                answers.append(store.run("XADD", "s", "IDMP", "producer", iid, "*", "f", "v"))
+            except DamagedRowError as error:
+                answers.append(str(error))
+        assert any("damaged" in str(answer) for answer in answers)
+        assert store.stream().length == before
+        with pytest.raises(CorruptionError):
+            require_sound(TableReader(store.engine.tables, store.txn.lmdb), lambda rows: None)
+        store.kill()
+
+
+@pytest.mark.parametrize("at", [16, 17, 18, 19, -1])
+def test_a_consumer_whose_row_is_damaged_leaves_no_others_out(directory: Path, at: int) -> None:
+    if at == -1:
+        path = directory / STATE_DIRECTORY / DATA_NAME
+        path.write_bytes(path.read_bytes().replace(b"Alice", b"Blice"))
+    else:
+        flip_key(directory, "groups", key_bytes=CONSUMER_KEY_BYTES, at=at)
+    store = Store(directory)
+    for words in (
+        ("XREADGROUP", "GROUP", "g", "Bob", "STREAMS", "s", "0"),
+        ("XACK", "s", "g", "1-1"),
+        ("XGROUP", "CREATECONSUMER", "s", "g", "Alice"),
+        ("XGROUP", "DELCONSUMER", "s", "g", "Alice"),
+    ) * 2:
+        with pytest.raises(DamagedRowError):
+            store.run(*words)
     store.kill()

@@ -53,8 +53,8 @@ log = logging.getLogger("riverbed")
 NEAR_BYTES: Final = 1 << 20
 # A server that logs faster than the process executes is never caught up with.
 MAX_ROUNDS: Final = 50
-# How long the exchange waits for clients that read the old tables.
-READERS_S: Final = 10.0
+# How long the exchange waits for clients that read the old tables: ten seconds.
+_READERS_STEPS: Final = 1000
 _WAIT_S: Final = 0.01
 # After a repair that has failed, damage that commands meet begins no other one for so long.
 AGAIN_S: Final = 600.0
@@ -247,8 +247,9 @@ class Repairs:
 
     async def _wait_for_readers(self) -> None:
         """Wait for a while until no client reads the old tables."""
-        end_s = self._core.clock.monotonic() + READERS_S
-        while self._has_readers() and self._core.clock.monotonic() < end_s:
+        for _ in range(_READERS_STEPS):
+            if not self._has_readers():
+                return
             await asyncio.sleep(_WAIT_S)
 
     def _has_readers(self) -> bool:

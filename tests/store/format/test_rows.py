@@ -213,8 +213,11 @@ def test_the_documents_idempotence_records() -> None:
 
     ((key, row),) = examples("idmp_ids")
     assert key == iid_key(producer[0], b"i")
-    assert IidRow.unpack(row) == (1, entry_id)
-    assert IidRow(1, entry_id).pack() == row
+    assert IidRow.unpack(key, row) == (1, entry_id)
+    assert IidRow(1, entry_id).pack(key) == row
+    assert IidRow.unpack(key, IidRow(1, entry_id).pack(b"")) == (1, entry_id), "of before the key was in the checksum"
+    with pytest.raises(DamagedRowError):
+        IidRow.unpack(key[:-1] + b"?", row)
 
     ((key, row),) = examples("idmp_times")
     assert (key, row) == (record_time_key(record[0], entry_id), b"")

@@ -255,7 +255,7 @@ def dump_records(stream: Stream) -> list[tuple[bytes, bytes, StreamID]]:
         for key, row in cursor.iternext():
             if not key.startswith(prefix):
                 break
-            found.append((key[8:24], key[24:], IidRow.unpack(row).entry_id))
+            found.append((key[8:24], key[24:], IidRow.unpack(key, row).entry_id))
     return found
 
 
