@@ -48,6 +48,9 @@ _SHOWN_BYTES: Final = 500
 _HOME: Final = Path(riverbed.__file__).resolve().parents[1]
 
 
+_OF_BROKEN_PAGES: Final = frozenset((-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT))
+
+
 class WorkerError(Exception):
     """A process did not do its work.  The text says why, and calls it "its process"."""
 
@@ -160,6 +163,12 @@ class Worker:
         if "failed" in answer:
             raise WorkerError(str(answer["failed"]))
         return answer
+
+    @property
+    def was_killed_by_pages(self) -> bool:
+        """Whether it ended as a process does that LMDB leads through broken pages."""
+        process = self._process
+        return process is not None and process.returncode in _OF_BROKEN_PAGES
 
     def require_alive(self) -> None:
         """Raise WorkerError when the process has ended without an answer."""

@@ -487,6 +487,10 @@ class Log:
         self._ids_are_unlisted = True
         self._put_manifest(self.home.manifest)
 
+    def write_manifest(self) -> None:
+        """Write the manifest again, in the place of what the disk has.  Raises LogWriteError as `set_replids` does."""
+        self._put_manifest(self.home.manifest)
+
     def note_policy(self, *, is_unsynced: bool) -> None:
         """Note whether replies wait until the log is durable, before the first that does not.
 

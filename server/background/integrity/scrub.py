@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.server.background.integrity.scrub_worker import MODULE
 from riverbed.server.background.worker import Worker, WorkerError
-from riverbed.store.errors import CorruptionError
-from riverbed.store.layout import DATA_NAME
+from riverbed.store.errors import CorruptionError, LogWriteError
+from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
+from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.scrub import scrub, scrubbed_files, scrubbed_part
 
@@ -68,7 +69,8 @@ Subject = Callable[[], Iterable[Walk]]
 
 def log_walks(engine: Engine) -> list[Walk]:
     """The files of the log."""
-    return [
+    manifest = Walk(LOG_MANIFEST, 0, partial(_compare_manifest, engine, engine.log), _CURE)
+    return [manifest] + [
         Walk(
             file.name,
             file.size if file.size is not None else engine.log.end.position,
@@ -77,6 +79,21 @@ def log_walks(engine: Engine) -> list[Walk]:
         )
         for file in scrubbed_files(engine.log)
     ]
+
+
+def _compare_manifest(engine: Engine, of: Log) -> Iterator[int]:
+    """Compare the manifest on the disk with the one in memory: the next start reads the one on the disk."""
+    path, known = of.home.path / LOG_MANIFEST, of.home.manifest
+    try:
+        found = manifests.load(path, engine.files)
+        if found is None:
+            raise CorruptionError(str(path), None, "the manifest is missing")
+        if found.files != known.files:
+            raise CorruptionError(str(path), None, "the manifest lists other files than the server has written to it")
+    except CorruptionError:
+        if engine.log is of and of.home.manifest is known:  # else another was written meanwhile
+            raise
+    yield 0
 
 
 def _steps(engine: Engine, of: Log, file: LogFile) -> Iterator[int]:
@@ -173,7 +190,7 @@ class Scrub:
         if not self._status.damage:
             return
         manifest = self._engine.log.home.manifest
-        self._status.keep({DATA_NAME, *(file.name for file in (*manifest.files, *manifest.backlog))})
+        self._status.keep({DATA_NAME, LOG_MANIFEST, *(file.name for file in (*manifest.files, *manifest.backlog))})
 
     def _mend(self) -> None:
         """Have what is damaged mended; the log's backlog cannot be, and ends."""
@@ -184,10 +201,21 @@ class Scrub:
             engine_log.end_backlog()
             self.forget_gone()
             log.warning("the backlog was damaged and has ended: replicas that are away take a full sync")
+        if self._core.config.auto_repair and LOG_MANIFEST in damaged:
+            self._write_manifest()
         needed = {DATA_NAME, *(file.name for file in manifest.files)}
         if not damaged.isdisjoint(needed):
             for mend in self.mend:
                 mend(DATA_NAME in damaged)
+
+    def _write_manifest(self) -> None:
+        try:
+            self._engine.log.write_manifest()
+        except LogWriteError as error:
+            log.error("the manifest of the log was damaged and could not be written again: %s", error)
+        else:
+            self._status.damage.pop(LOG_MANIFEST, None)
+            log.warning("the manifest of the log was damaged and is written again")
 
     # -- in another process --------------------------------------------------------------------------------------------
 
@@ -198,8 +226,9 @@ class Scrub:
             return 0
         tables = engine.tables
         reasons: list[str] = []
+        worker = Worker(self._tasks, MODULE, engine.directory, engine.options.map_bytes)
         try:
-            async with Worker(self._tasks, MODULE, engine.directory, engine.options.map_bytes) as worker:
+            async with worker:
                 while "damaged" not in (answer := await worker.receive()):
                     if "damage" in answer:
                         reasons.append(str(answer["damage"]))
@@ -209,6 +238,10 @@ class Scrub:
             log.warning("the tables were not scrubbed: %s", error)
             if engine.tables is tables:  # else others were put in the place of these, which are closed
                 tables.env.reader_check()  # its place among LMDB's readers would keep pages from being used again
+            if worker.was_killed_by_pages and engine.tables is tables:
+                self._found(
+                    DATA_NAME, f"broken pages ended the process of the scrub: {error}", _CURE_OF_TABLES
+                )
             return None
         if engine.tables is tables:  # else a full sync has put others in the place of these
             damaged = int(answer["damaged"])

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
+from riverbed.server.background.integrity.scrub_worker import MODULE
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from tests.conftest import StartRiverbed
 from tests.support.replicas import fill, info
 from tests.support.servers import RiverbedServer, free_port
@@ -215,3 +216,36 @@ def test_what_cannot_be_read_is_not_called_sound(server: RiverbedServer) -> None
     (server.directory / STATE_DIRECTORY / DATA_NAME).rename(server.directory / "elsewhere")
     until(lambda: f"0 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
     (server.directory / "elsewhere").rename(server.directory / STATE_DIRECTORY / DATA_NAME)
+
+
+@pytest.mark.parametrize("how", ["flipped", "deleted"])
+def test_a_damaged_manifest_is_found_and_written_again(server: RiverbedServer, how: str) -> None:
+    path = server.directory / LOG_DIRECTORY / LOG_MANIFEST
+    before = path.read_bytes()
+    if how == "flipped":
+        flip(path)
+    else:
+        path.unlink()
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "1", "the damage")
+    assert LOG_MANIFEST in info(server, "persistence")[FIELDS[1]]
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
+    assert path.read_bytes() == before
+    server.restart()
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":2100\r\n"
+
+
+def test_tables_that_end_the_process_that_reads_them_are_damaged(
+    start_riverbed: StartRiverbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os, signal, sys\nif {MODULE!r} in sys.orig_argv:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
+    server = start_riverbed(options={"scrub-interval": 1, "auto-repair": "yes"})
+    until(lambda: info(server, "persistence")["riverbed_repairs"] != "0", "the repair")
+    assert "broken pages ended the process of the scrub" in server.log_path.read_text()
+    assert "could not be read" in server.log_path.read_text()
+    assert server.stop() == 0
