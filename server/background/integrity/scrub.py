@@ -239,9 +239,7 @@ class Scrub:
             if engine.tables is tables:  # else others were put in the place of these, which are closed
                 tables.env.reader_check()  # its place among LMDB's readers would keep pages from being used again
             if worker.was_killed_by_pages and engine.tables is tables:
-                self._found(
-                    DATA_NAME, f"broken pages ended the process of the scrub: {error}", _CURE_OF_TABLES
-                )
+                self._found(DATA_NAME, f"broken pages ended the process of the scrub: {error}", _CURE_OF_TABLES)
             return None
         if engine.tables is tables:  # else a full sync has put others in the place of these
             damaged = int(answer["damaged"])
