@@ -39,7 +39,10 @@ def bare_row(key: bytes, row: bytes) -> bytes:
 
 def bare_pairs(rows: list[Row]) -> list[Row]:
     """The (key, row) of some streams as readers are sent the rows.  Changes `rows`.  Raises DamagedRowError."""
-    damaged = unseal_pairs(rows)
+    try:
+        damaged = unseal_pairs(rows)
+    except ValueError:  # a key of another length than all have
+        raise DamagedRowError("the key of an entry") from None
     if damaged >= 0:
         raise _damaged(*rows[damaged])
     return rows

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix
 from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
 from riverbed.store.format.streams import packed_ids_of
@@ -186,10 +187,11 @@ class Group(Members):
         """The lowest and the highest pending ID; None when no entry is pending.  Raises DamagedRowError."""
         if not self.pel_count:
             return None
-        first = next(self.pel.runs(MIN_ID, MAX_ID, self._owner_nos())).first
+        first = next(self.pel.runs(MIN_ID, MAX_ID, self._owner_nos()), None)
         last = self.pel.last_id(self._owner_nos())
-        assert last is not None, "a count of pending entries without one"
-        return unpack_id(first), last
+        if first is None or last is None:  # a count of pending entries without one
+            raise DamagedRowError("the list of pending entries", self.stream.stream_no)
+        return unpack_id(first.first), last
 
     def overdue(
         self,

@@ -321,3 +321,29 @@ def test_a_consumer_whose_row_is_damaged_leaves_no_others_out(directory: Path, a
         with pytest.raises(DamagedRowError):
             store.run(*words)
     store.kill()
+
+
+def test_an_entry_under_a_key_of_another_length_is_damage(directory: Path) -> None:
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin(write=True) as txn:
+        db = env.open_db(b"entries", txn=txn, create=False)
+        key, row = list(txn.cursor(db))[-3]
+        txn.delete(key, db=db)
+        txn.put(key[:-1], row, db=db)
+    env.close()
+    store = Store(directory)
+    for _ in range(2):
+        with pytest.raises(DamagedRowError):
+            store.run("XREADGROUP", "GROUP", "g", "Bob", "STREAMS", "s", ">")
+    store.kill()
+
+
+def test_a_count_of_pending_entries_without_one_is_damage(directory: Path) -> None:
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin(write=True) as txn:
+        txn.drop(env.open_db(b"pel", txn=txn, create=False), delete=False)
+    env.close()
+    store = Store(directory)
+    with pytest.raises(DamagedRowError):
+        store.run("XPENDING", "s", "g")
+    store.kill()
