@@ -507,6 +507,8 @@ class Engine:
     def begin_checkpoint(self) -> Durability:
         """Commit LMDB; -> a Durability that a thread can `run` while ticks continue.
 
+        Raises DamagedRowError when a row to be changed cannot be read; nothing is lost, and the next one tries again.
+
         Call `end_checkpoint` afterwards.  A caller that needs the checkpoint to be durable may call it earlier, and
         then waits for the disk; so does the next checkpoint.  Raises LogWriteError, lmdb.Error, StateLostError.
         """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.errors import CommandError
-from riverbed.store.errors import LogWriteError, StateLostError, StoreError
+from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError, StoreError
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
@@ -258,8 +258,10 @@ class Checkpoints:
             yield
         except StateLostError as error:
             self._ticks.give_up(error)
-        except (LogWriteError, lmdb.Error) as error:
+        except (DamagedRowError, LogWriteError, lmdb.Error) as error:
             log.warning("checkpoint failed, to be tried again: %s", error)
+            if isinstance(error, DamagedRowError):
+                self._failures.damage_met()
             self._gate.refresh()
             if self._timer is None:
                 self._timer = self._loop.call_later(RETRY_S, self._checkpoint)

@@ -442,6 +442,8 @@ class Pel:
         """Put changes that `Young.drain_changed` has given into the tables.
 
         A run of one is replaced without a look at the tables, unless a neighbour in the same state may join it.
+
+        Raises DamagedRowError with the changes young again that are not in the tables: clients were told of them.
         """
         gone: list[bytes] = []
         assigned: dict[bytes, Delivery] = {}
@@ -458,10 +460,17 @@ class Pel:
         if replaced:
             self._recent = None
             replace_alone(self._txn.cursor, self._group_no, replaced)
-        if gone:
-            self._take_out(gone)
-        if assigned:
-            self._assign_in_tables(assigned)
+        left: dict[bytes, Delivery | None] = {**dict.fromkeys(gone), **assigned}
+        try:
+            if gone:
+                self._take_out(gone)
+                left = dict(assigned)
+            if assigned:
+                self._assign_in_tables(assigned)
+        except DamagedRowError:
+            assert self._young is not None, "its changes are written"
+            self._young.put_back(left, alone)
+            raise
 
     def forget_young(self) -> None:
         """Forget what is young: the group was destroyed."""

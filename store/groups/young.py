@@ -103,6 +103,13 @@ class Young:
         alone = {packed: self.alone.pop(packed) for packed in drained if packed in self.alone}
         return {packed: self.changed.pop(packed) for packed in drained}, alone
 
+    def put_back(self, changed: dict[bytes, Delivery | None], alone: dict[bytes, Delivery]) -> None:
+        """Note changes again that `drain_changed` has given, with what it has told of them."""
+        self._txn.changed_ids += len(changed)
+        self.changed.update(changed)
+        self.alone.update((packed, alone[packed]) for packed in changed if packed in alone)
+        self._order = []
+
     def take_one(self, packed: bytes) -> int | None:
         """Remove the batch of this ID alone; -> its owner, None when there is no such batch."""
         batch = self.batches.get(packed)

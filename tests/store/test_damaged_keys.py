@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -12,7 +13,7 @@ from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import CONSUMER_KEY_BYTES
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES
 from riverbed.store.format.pending import group_prefix
-from riverbed.store.ids import StreamID
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.rewrite.state import pieces
@@ -347,3 +348,49 @@ def test_a_count_of_pending_entries_without_one_is_damage(directory: Path) -> No
     with pytest.raises(DamagedRowError):
         store.run("XPENDING", "s", "g")
     store.kill()
+
+
+@pytest.mark.parametrize("by", ["a query", "a checkpoint", "a part of one"])
+def test_acknowledgements_stay_when_a_row_beside_them_is_damaged(tmp_path: Path, by: str) -> None:
+    store = Store(tmp_path / "store")
+    store.fill(b"s", 30)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    for consumer in ("Alice", "Bob", "Carol"):
+        store.run("XREADGROUP", "GROUP", "g", consumer, "COUNT", "10", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.run("XGROUP", "CREATECONSUMER", "s", "g", "Dave")
+    for entry_id in ("5-0", "16-0", "26-0"):
+        store.run("XCLAIM", "s", "g", "Dave", 0, entry_id, "JUSTID")
+    for entry_id in ("3-0", "15-0", "25-0"):
+        assert store.run("XACK", "s", "g", entry_id) == 1
+    store.commit()
+    pel = store.txn.handles["pel"]
+    key, row = list(store.txn.lmdb.cursor(pel))[1]
+    store.txn.lmdb.put(key, row[:-1] + bytes((row[-1] ^ 1,)), db=pel)
+    meet: dict[str, Callable[[], object]] = {
+        "a query": lambda: store.run("XPENDING", "s", "g"),
+        "a checkpoint": store.engine.checkpoint,
+        "a part of one": store.engine.write_part,
+    }
+    for _ in range(3):
+        with pytest.raises(DamagedRowError):
+            meet[by]()
+    store.txn.lmdb.put(key, row, db=pel)
+    pending = [int(found[0].partition(b"-")[0]) for found in pending_of(store)]
+    assert pending == [number for number in range(1, 31) if number not in (3, 15, 25)]
+    assert [found[0] for found in pending_of(store) if found[1] == b"Dave"] == [b"5-0", b"16-0", b"26-0"]
+    before = store.dump()
+    store.crash()
+    assert store.dump() == before
+    assert store.violations() == []
+
+
+def pending_of(store: Store) -> list[tuple[bytes, bytes]]:
+    group = store.groups().get(b"g")
+    assert group is not None
+    names = {consumer.consumer_no: consumer.name for consumer in group.consumers.values()}
+    return [
+        (id_text(unpack_id(packed)), names[run.consumer_no])
+        for run in group.pel.runs(MIN_ID, MAX_ID, set(names))
+        for packed in run.ids()
+    ]

@@ -326,14 +326,35 @@ def test_damage_that_a_chore_meets_is_mended_and_the_other_chores_go_on(
     assert server.log_path.read_text().count("was undone: ") < 60, "one try a second"
 
 
-def flip_first_row(server: RiverbedServer, table: str, end_of_key: bytes) -> None:
-    """Flip the last bit of the first row of a table whose key ends so."""
+def flip_first_row(server: RiverbedServer, table: str, end_of_key: bytes, behind: int = 0) -> None:
+    """Flip the last bit of the first row of a table whose key ends so, or of one behind it."""
     env = lmdb.open(str(server.directory / STATE_DIRECTORY), max_dbs=30, map_size=1 << 30)
     handle = env.open_db(table.encode(), create=False)
     with env.begin(write=True) as txn:
-        key, row = next((key, row) for key, row in txn.cursor(handle) if key.endswith(end_of_key))
+        key, row = [(key, row) for key, row in txn.cursor(handle) if key.endswith(end_of_key)][behind]
         txn.put(key, row[:-1] + bytes((row[-1] ^ 1,)), db=handle)
     env.close()
+
+
+def test_claims_that_were_answered_outlive_damage_beside_them(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={**QUIET, "auto-repair": "yes"})
+    with server.client() as client:
+        for number in range(1, 301):
+            client.ask("XADD", "s", f"{number}-1", "f", "v")
+        client.ask("XGROUP", "CREATE", "s", "g", "0")
+        for consumer in ("Alice", "Bob", "Alice"):
+            client.ask("XREADGROUP", "GROUP", "g", consumer, "COUNT", "100", "STREAMS", "s", ">")
+    server.stop()
+    flip_first_row(server, "pel", b"", 1)
+    server.start()
+    claims = [("XCLAIM", "s", "g", "Carol", "0", f"{number}-1", "JUSTID") for number in (50, 100, 201)]
+    with server.client() as client:
+        replies = client.pipeline([("MULTI",), *claims, ("EXEC",)])
+        assert replies[-1] == b"*3\r\n" + b"".join(b"*1\r\n$%d\r\n%b\r\n" % (len(c[5]), c[5].encode()) for c in claims)
+        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        history = client.ask("XREADGROUP", "GROUP", "g", "Carol", "STREAMS", "s", "0")
+        assert [number for number in (50, 100, 201) if b"%d-1" % number in history] == [50, 100, 201]
+        assert b"$4\r\n50-1" not in client.ask("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", "0")
 
 
 def test_tables_that_an_operator_has_deleted_are_made_again(start_riverbed: StartRiverbed) -> None:
