@@ -163,7 +163,7 @@ class Engine:
         self.set_replids(replids)
 
     def _next_replids(self, replids: ReplicationIds) -> ReplicationIds:
-        return replids if self.options.is_replica else replids.branch(self.log.end.offset)
+        return replids if self.options.is_replica or self.log.is_new else replids.branch(self.log.end.offset)
 
     def set_replids(self, replids: ReplicationIds) -> None:
         """Continue with other replication ids from here on.

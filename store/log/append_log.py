@@ -176,6 +176,11 @@ class Log:
         return not self.home.manifest.files
 
     @property
+    def is_new(self) -> bool:
+        """Whether it was made by this process, and no earlier one has written to it."""
+        return self._was_created_with_home is not None
+
+    @property
     def end(self) -> LogPosition:
         """The end of the last batch.  Raises LogWriteError until the log was read to its end."""
         if self.refusal == _UNREAD:

@@ -17,6 +17,7 @@ from riverbed.store.log.manifest import Manifest
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.repair import Repair
 from riverbed.store.options import Fsync
+from riverbed.store.replication_id import NO_ID
 from riverbed.store.tables.power_loss import MARK_NAME
 from tests.support.store.stores import Store, checkpoint_twice
 
@@ -160,6 +161,12 @@ def test_a_start_has_another_replication_id_although_nothing_is_left(place: Path
     assert store.engine.log.replids.replication_id != before.replication_id
     assert store.engine.log.replids.holds(before.replication_id, 0)
     assert not store.engine.log.replids.holds(before.replication_id, 1)
+
+
+def test_a_new_store_has_the_replication_id_that_is_its_own(place: Path) -> None:
+    replids = Store(place).engine.log.replids
+    assert replids.replication_id == replids.store_id
+    assert replids.previous_id == NO_ID
 
 
 def test_no_batch_is_written_before_the_manifest_names_its_replication_id(place: Path) -> None:

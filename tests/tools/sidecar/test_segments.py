@@ -13,8 +13,8 @@ import pytest
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.arrow import open_store
-from riverbed.tools.columns import segments
 from riverbed.tools.columns.fetch import BATCH_ROWS
+from riverbed.tools.sidecar import segments
 from riverbed.tools.sidecar.sidecar import ColumnsError, StreamColumns, fill_columns, stream_columns, write_columns
 from tests.support.store.stores import Store, sid
 

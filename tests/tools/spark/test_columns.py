@@ -15,9 +15,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.tools.columns import segments, sidecar
 from riverbed.tools.columns.groups import CONSUMERS, GROUPS, PENDING
 from riverbed.tools.columns.streams import key_text
+from riverbed.tools.sidecar import segments, sidecar
 from riverbed.tools.sidecar.sidecar import ColumnsError, fill_columns, stream_columns, table_columns, write_columns
 from riverbed.tools.spark.columns import read_columns
 from riverbed.tools.spark.errors import SourceError
