@@ -274,8 +274,8 @@ def with_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_riverbed
 
 
 def writer_of_columns(server: RiverbedServer) -> int:
-    until(lambda: server.children("columns.worker"), "the process that writes columns")
-    return server.children("columns.worker")[0]
+    until(lambda: server.children("sidecar.worker"), "the process that writes columns")
+    return server.children("sidecar.worker")[0]
 
 
 def test_a_snapshot_whose_columns_fail_is_whole_without_them(with_columns: RiverbedServer) -> None:
