@@ -383,6 +383,7 @@ def test_acknowledgements_stay_when_a_row_beside_them_is_damaged(tmp_path: Path,
     store.crash()
     assert store.dump() == before
     assert store.violations() == []
+    store.kill()
 
 
 def pending_of(store: Store) -> list[tuple[bytes, bytes]]:

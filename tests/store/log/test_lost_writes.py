@@ -80,6 +80,7 @@ def test_what_follows_lost_writes_is_cut_off(place: Path, batch: int) -> None:
     store.crash()
     assert store.stream().length == batch
     assert store.violations() == []
+    store.kill()
 
 
 def test_the_same_is_refused_when_the_machine_did_not_stop(place: Path) -> None:
@@ -161,10 +162,13 @@ def test_a_start_has_another_replication_id_although_nothing_is_left(place: Path
     assert store.engine.log.replids.replication_id != before.replication_id
     assert store.engine.log.replids.holds(before.replication_id, 0)
     assert not store.engine.log.replids.holds(before.replication_id, 1)
+    store.kill()
 
 
 def test_a_new_store_has_the_replication_id_that_is_its_own(place: Path) -> None:
-    replids = Store(place).engine.log.replids
+    store = Store(place)
+    replids = store.engine.log.replids
+    store.kill()
     assert replids.replication_id == replids.store_id
     assert replids.previous_id == NO_ID
 
@@ -186,6 +190,7 @@ def test_no_batch_is_written_before_the_manifest_names_its_replication_id(place:
     store.fill(b"s", 2)
     store.commit()
     assert manifest_of(place).replids == ids
+    store.kill()
 
 
 class FullFolder(OsFiles):
