@@ -29,7 +29,7 @@ from riverbed.store.format import streams
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES, ProducerRow, RecordRow, RecordsRow
 from riverbed.store.format.meta import read_databases
 from riverbed.store.format.resp import bulk
-from riverbed.store.ids import id_text
+from riverbed.store.ids import StreamID, id_text
 from riverbed.store.log.commands import PIECE_BYTES, Composer, Piece
 from riverbed.store.model import IdempotenceSettings
 from riverbed.store.rewrite.groups import GroupsRewrite
@@ -131,10 +131,10 @@ class _StreamRewrite:
         entries = StreamEntries(self._reader, self._row)
         values = entries.sealed_values()
         head = b"$4\r\nXADD\r\n" + bulk(self._key)
-        prefix = streams.stream_prefix(self._row.stream_no)
+        last_key = streams.entry_key(self._row.stream_no, StreamID(self._row.first_id - 1))
         while True:
             try:
-                data, count = log_entries(values, prefix, head, PIECE_BYTES)
+                data, count, last_key = log_entries(values, last_key, head, PIECE_BYTES)
             except ValueError as error:
                 raise self._wrong(str(error)) from error
             out.adds(data, count)

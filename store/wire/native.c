@@ -1409,7 +1409,7 @@ failed:
 }
 
 PyDoc_STRVAR(log_entries_doc,
-"log_entries(rows, prefix, head, room) -> (XADDs, count)\n\n"
+"log_entries(rows, last_key, head, room) -> (XADDs, count, last_key)\n\n"
 "Make XADDs of the rows of entries that an iterator gives, until they have `room` bytes.");
 
 static PyObject *
@@ -1417,13 +1417,16 @@ log_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
 {
     if (!has_count("log_entries", count, 4))
         return NULL;
-    const char *prefix = bytes_argument(args[1], PREFIX_BYTES);
-    const char *head = prefix == NULL ? NULL : bytes_argument(args[2], -1);
+    const char *before = bytes_argument(args[1], KEY_BYTES);
+    const char *head = before == NULL ? NULL : bytes_argument(args[2], -1);
     Py_ssize_t room = head == NULL ? -1 : position_argument(args[3], PY_SSIZE_T_MAX);
     if (room < 0)
         return NULL;
+    char last[KEY_BYTES];
+    memcpy(last, before, KEY_BYTES);
+    ID last_id = get_id(last + PREFIX_BYTES);
     Py_ssize_t head_size = PyBytes_Size(args[2]), size = 0, held = 0, made = 0;
-    uint32_t crc = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+    uint32_t crc = add_crc(CRC_BEGIN, last, PREFIX_BYTES);
     char *log = NULL;
     PyObject *item = NULL;
     while (size < room && (item = PyIter_Next(args[0])) != NULL) {
@@ -1437,6 +1440,14 @@ log_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
             PyErr_SetString(PyExc_ValueError, "this is not the row of an entry");
             goto failed;
         }
+        Py_ssize_t word, length;
+        ID id;
+        if (take_closed_word(row, 0, row_size, &word, &length) < 0 || parse_id(row, word, length, 0, &id) ||
+            !is_above(id, last_id)) {
+            PyErr_SetString(PyExc_ValueError, "the entries are not in the order of their IDs");
+            goto failed;
+        }
+        last_id = id;
         if (head_size > PY_SSIZE_T_MAX / 4 - HEAD_BYTES - row_size - size) {
             PyErr_NoMemory();
             goto failed;
@@ -1460,7 +1471,9 @@ log_entries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
         made++;
         Py_CLEAR(item);
     }
-    PyObject *result = PyErr_Occurred() ? NULL : Py_BuildValue("y#n", log == NULL ? "" : log, size, made);
+    put_id(last + PREFIX_BYTES, last_id);
+    PyObject *result = PyErr_Occurred() ? NULL : Py_BuildValue("y#ny#", log == NULL ? "" : log, size, made, last,
+                                                               (Py_ssize_t)KEY_BYTES);
     PyMem_Free(log);
     return result;
 

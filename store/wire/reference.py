@@ -695,12 +695,13 @@ def measure_entries(
     return keys, sizes, odd
 
 
-def log_entries(rows: Iterator[bytes], prefix: bytes, head: bytes, room: int) -> tuple[bytes, int]:
-    """Make XADDs of the rows of entries that an iterator gives, until they have `room` bytes; -> (XADDs, count).
+def log_entries(rows: Iterator[bytes], last_key: bytes, head: bytes, room: int) -> tuple[bytes, int, bytes]:
+    """Make XADDs of the rows of entries that an iterator gives, until they have `room` bytes.
 
-    `prefix` is the number of the stream, `head` are the name and the key as bulk strings.  ValueError when a row is
-    damaged, or we would not have written it so.
+    -> (XADDs, count, last key).  `last_key` is that of the row before, `head` are the name and the key as bulk strings.
+    ValueError when a row is damaged, not above the one before, or we would not have written it so.
     """
+    prefix, last_id = _unpacked(last_key)
     if room < 0:
         raise ValueError("a negative bound")
     log: list[bytes] = []
@@ -711,11 +712,15 @@ def log_entries(rows: Iterator[bytes], prefix: bytes, head: bytes, room: int) ->
         if sound is None or parts is None:
             raise ValueError("this is not the row of an entry")
         id_end, fields, word_count = parts
+        entry_id = _parse_id(sound[sound.index(b"\n") + 1 : id_end - 2], may_be_short=False)
+        if entry_id is None or entry_id <= last_id:
+            raise ValueError("the entries are not in the order of their IDs")
+        last_id = entry_id
         line = b"*%d\r\n%b%b%b" % (word_count + 3, head, sound[:id_end], sound[fields:])
         log.append(line)
         size += len(line)
         count += 1
-    return b"".join(log), count
+    return b"".join(log), count, prefix + last_id.to_bytes(_ID_BYTES, "big")
 
 
 def _take_row(row: bytes) -> tuple[int, int, int] | None:

@@ -416,7 +416,7 @@ for kind in b"*>~%|":
         row = key, head + more
         assert measure_entries(iter([row]), bytes(8), 9) == ([key], [-1], [row])
         try:
-            log_entries(iter([head + more]), bytes(8), b"", 1)
+            log_entries(iter([head + more]), bytes(24), b"", 1)
         except ValueError:
             continue
         raise AssertionError(row)
