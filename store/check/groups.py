@@ -31,7 +31,7 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
             view.add("groups", show(packed), "is the key of neither a group nor a consumer")
             continue
         group_no = groups.decode_group_no(packed)
-        group = view.decode("groups", f"group {group_no} of {key}", _decode_group, row)
+        group = view.decode("groups", f"group {group_no} of {key}", _decode_group, packed, row)
         if group is None:
             continue
         where = f"group {show(group.name)} of {key}"
@@ -59,8 +59,8 @@ def _check_home(view: View, packed: bytes) -> None:
             view.add("groups", show(packed), f"a consumer of group {group_no}, which is not there")
 
 
-def _decode_group(row: bytes) -> groups.GroupRow:
-    group = groups.GroupRow.unpack(row)
+def _decode_group(packed: bytes, row: bytes) -> groups.GroupRow:
+    group = groups.GroupRow.unpack(packed, row)
     if type(group.name) is not bytes:
         raise ValueError("not the row of a group")
     integers([0 if group.entries_read is None else group.entries_read, group.pel_count, group.released_count])
@@ -82,8 +82,8 @@ def _is_listed(group: groups.GroupRow) -> bool:
     return group.policy is not None and group.policy.consumer_ttl_ms > 0
 
 
-def _decode_consumer(row: bytes) -> groups.ConsumerRow:
-    consumer = groups.ConsumerRow.unpack(row)
+def _decode_consumer(packed: bytes, row: bytes) -> groups.ConsumerRow:
+    consumer = groups.ConsumerRow.unpack(packed, row)
     integers([abs(consumer.seen_ms), abs(consumer.active_ms), consumer.pel_count])
     if type(consumer.name) is not bytes:
         raise ValueError("not the row of a consumer")
@@ -98,7 +98,7 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: g
         if len(packed) != groups.CONSUMER_KEY_BYTES:
             continue
         consumer_no = groups.decode_consumer_no(packed)
-        consumer = view.decode("groups", f"consumer {consumer_no} of {where}", _decode_consumer, row)
+        consumer = view.decode("groups", f"consumer {consumer_no} of {where}", _decode_consumer, packed, row)
         if consumer is None:
             continue
         if consumer.name in names:
@@ -271,7 +271,8 @@ def _check_looks(view: View) -> Pass:
             view.add("consumer_ttls", where, f"stream {stream_no} or group {group_no} is a number not given out yet")
         if not view.is_live_stream(stream_no):
             continue
-        row = view.get("groups", groups.group_key(stream_no, group_no))
-        group = None if row is None else view.decode("groups", where, _decode_group, row)
+        packed_group = groups.group_key(stream_no, group_no)
+        row = view.get("groups", packed_group)
+        group = None if row is None else view.decode("groups", where, _decode_group, packed_group, row)
         if group is None or not _is_listed(group) or (group.name, group.look_ms) != (name, look_ms):
             view.add("consumer_ttls", where, f"is listed at {look_ms} ms, which its row does not show")

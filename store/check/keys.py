@@ -62,8 +62,12 @@ def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass
         if view.get("names", streams.name_key(keyspace_no, stream.stream_no)) != name:
             view.add("names", f"keyspace {keyspace_no}, stream {stream.stream_no}", f"does not name {show(name)}")
         if stream.expire_ms:
-            deadline = view.get("expiry", streams.expiry_key(stream.expire_ms, stream.stream_no))
-            if deadline is None or view.decode("expiry", show(name), streams.unpack_expiry, deadline) != keyspace_no:
+            listed = streams.expiry_key(stream.expire_ms, stream.stream_no)
+            deadline = view.get("expiry", listed)
+            listed_for = None
+            if deadline is not None:
+                listed_for = view.decode("expiry", show(name), streams.unpack_expiry, listed, deadline)
+            if listed_for != keyspace_no:
                 view.add("expiry", show(name), f"the deadline {stream.expire_ms} is not in the list")
         yield from check_stream(view, show(name), stream)
 
@@ -107,7 +111,7 @@ def check_expiry(view: View) -> Pass:
         yield
         key = show(packed)
         deadline = view.decode("expiry", key, streams.decode_expiry_key, packed)
-        keyspace_no = view.decode("expiry", key, streams.unpack_expiry, row)
+        keyspace_no = view.decode("expiry", key, streams.unpack_expiry, packed, row)
         if deadline is None or keyspace_no is None:
             continue
         deadline_ms, stream_no = deadline

@@ -47,7 +47,7 @@ def check_stream_records(view: View, key: str, settings: IdempotenceSettings) ->
             if values is not None:
                 held_told, next_no = values.records, values.next_record_no
         else:
-            totals = view.decode("idmp", show(packed), _decode_totals, row)
+            totals = view.decode("idmp", show(packed), _decode_totals, packed, row)
             if totals is not None and totals.duration_s != settings.duration_s:
                 told = f"says that records live for {totals.duration_s} s, the stream for {settings.duration_s} s"
                 view.add("idmp", where, told)
@@ -82,14 +82,14 @@ def _check_number(view: View, key: str, records_no: int) -> None:
     view.records.add(records_no)
 
 
-def _decode_totals(row: bytes) -> idmp.RecordsRow:
-    totals = idmp.RecordsRow.unpack(row)
+def _decode_totals(packed: bytes, row: bytes) -> idmp.RecordsRow:
+    totals = idmp.RecordsRow.unpack(packed, row)
     integers(totals)
     return totals
 
 
 def _decode_producer(packed: bytes, row: bytes) -> idmp.ProducerRow:
-    producer = idmp.ProducerRow.unpack(row)
+    producer = idmp.ProducerRow.unpack(packed, row)
     if idmp.producer_key(decode_stream_prefix(packed), producer.pid) != packed:
         raise ValueError("the key is not the digest of the producer in the row")
     integers([producer.records, producer.next_record_no])
@@ -97,7 +97,7 @@ def _decode_producer(packed: bytes, row: bytes) -> idmp.ProducerRow:
 
 
 def _check_record(view: View, packed: bytes, row: bytes) -> None:
-    record = idmp.RecordRow.unpack(row)
+    record = idmp.RecordRow.unpack(packed, row)
     key = idmp.iid_key(idmp.producer_of(packed), record.iid)
     row_by_id = view.get("idmp_ids", key)
     found = None

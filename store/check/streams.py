@@ -179,7 +179,7 @@ def _nodes(view: View, stream: StreamRow) -> Iterator[_NodeCount]:
     prefix = stream_prefix(stream.stream_no)
     for packed, row in view.rows("nodes", prefix, prefix + pack_id(stream.floor_id)):
         first_id = id_in_key(packed)
-        values = view.decode("nodes", _place(stream.stream_no, first_id), NodeRow.unpack, row)
+        values = view.decode("nodes", _place(stream.stream_no, first_id), NodeRow.unpack, packed, row)
         if values is not None:
             yield _NodeCount(prefix, first_id, *values)
     if stream.tail_total:

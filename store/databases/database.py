@@ -151,12 +151,14 @@ class Database(Namespace):
         keys: list[bytes] = []
         names = self.txn.cursor("names")
         seen = 0
-        if not names.set_range(streams.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))):
-            return 0, keys
-        rows = list(islice(names.iternext(), count + 1))
+        start = streams.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))
+        rows = list(islice(names.iternext(), count + 1)) if names.set_range(start) else []
+        if not cursor and seek_below(names, start):
+            self._require_foreign(*names.item(), now_ms)
         for packed, key in rows[:count]:
             keyspace_no, stream_no = streams.decode_name_key(packed)
             if keyspace_no != self.keyspace_no:
+                self._require_foreign(packed, key, now_ms)
                 return 0, keys
             seen = stream_no
             stream = self.stream(key, now_ms)
@@ -164,8 +166,18 @@ class Database(Namespace):
                 keys.append(key)
             elif stream is not None or self._names_nothing(packed, key):
                 raise DamagedRowError(f"the name of stream {stream_no}", stream_no)
-        complete = len(rows) <= count or streams.decode_name_key(rows[count][0])[0] != self.keyspace_no
-        return (0 if complete else seen), keys
+        if len(rows) > count:
+            if streams.decode_name_key(rows[count][0])[0] == self.keyspace_no:
+                return seen, keys
+            self._require_foreign(*rows[count], now_ms)
+        return 0, keys
+
+    def _require_foreign(self, packed: bytes, key: bytes, now_ms: int) -> None:
+        """Refuse a name beside those of this database that is of one of its streams: a bit has moved it there."""
+        _, stream_no = streams.decode_name_key(packed)
+        stream = self.stream(key, now_ms)
+        if stream is not None and stream.stream_no == stream_no:
+            raise DamagedRowError(f"the name of stream {stream_no}", stream_no)
 
     def _names_nothing(self, packed: bytes, key: bytes) -> bool:
         """Whether a name, unlike that of a stream that has just expired, is there and has no stream."""
@@ -400,8 +412,8 @@ class Database(Namespace):
 
     def _link_deadline(self, stream: Stream) -> None:
         if stream.expire_ms:
-            row = streams.pack_expiry(self.keyspace_no)
-            self.txn.cursor("expiry").put(streams.expiry_key(stream.expire_ms, stream.stream_no), row)
+            key = streams.expiry_key(stream.expire_ms, stream.stream_no)
+            self.txn.cursor("expiry").put(key, streams.pack_expiry(key, self.keyspace_no))
             self.expiring += 1
 
     def _unlink_deadline(self, stream: Stream) -> None:

@@ -159,7 +159,7 @@ class WriteTxn(Transaction):
             deadline_ms, stream_no = decode_expiry_key(packed)
             if deadline_ms > now_ms:
                 break
-            due.append((packed, stream_no, unpack_expiry(row)))
+            due.append((packed, stream_no, unpack_expiry(packed, row)))
         homes = {db.keyspace_no: db for db in self.databases}
         for packed, stream_no, keyspace_no in due:
             db = homes.get(keyspace_no)

@@ -41,13 +41,14 @@ class GroupRow(NamedTuple):
     policy: DeliveryPolicy | None
     look_ms: int  # 0 without a policy
 
-    def pack(self) -> bytes:
+    def pack(self, key: bytes) -> bytes:
         name, last_id, *counts, policy, look_ms = self
-        return pack_row([name, pack_ids(last_id), *counts, None if policy is None else [*policy, look_ms]])
+        return pack_row([name, pack_ids(last_id), *counts, None if policy is None else [*policy, look_ms]], key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> GroupRow:
-        name, packed_id, *counts, policy = unpack_row(row)
+    def unpack(cls, key: bytes, row: bytes) -> GroupRow:
+        """Raises DamagedRowError, DECODE_ERRORS."""
+        name, packed_id, *counts, policy = unpack_row(row, key)
         (last_id,) = unpack_ids(packed_id)
         if policy is None:
             return cls._make((name, last_id, *counts, None, 0))
@@ -64,12 +65,13 @@ class ConsumerRow(NamedTuple):
     active_ms: int  # -1 for never
     pel_count: int
 
-    def pack(self) -> bytes:
-        return pack_row(self)
+    def pack(self, key: bytes) -> bytes:
+        return pack_row(self, key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> ConsumerRow:
-        return cls._make(unpack_row(row))
+    def unpack(cls, key: bytes, row: bytes) -> ConsumerRow:
+        """Raises DamagedRowError, DECODE_ERRORS."""
+        return cls._make(unpack_row(row, key))
 
 
 def group_key(stream_no: int, group_no: int) -> bytes:

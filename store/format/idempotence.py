@@ -15,10 +15,11 @@ import hashlib
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.format.packing import add_checksum, pack_row, unpack_row, without_checksum
+from riverbed.store.format.packing import add_checksum, pack_row, rebind_row, unpack_row, without_checksum
 from riverbed.store.format.rows import unpack_ids
 from riverbed.store.format.streams import stream_prefix
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
+from riverbed.store.model import Row
 
 PRODUCER_KEY_BYTES: Final = 24
 RECORD_KEY_BYTES: Final = 32
@@ -34,12 +35,13 @@ class RecordsRow(NamedTuple):
     producers: int
     records: int
 
-    def pack(self) -> bytes:
-        return pack_row(self)
+    def pack(self, key: bytes) -> bytes:
+        return pack_row(self, key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> RecordsRow:
-        return cls._make(unpack_row(row))
+    def unpack(cls, key: bytes, row: bytes) -> RecordsRow:
+        """Raises DamagedRowError, DECODE_ERRORS."""
+        return cls._make(unpack_row(row, key))
 
 
 class ProducerRow(NamedTuple):
@@ -49,12 +51,13 @@ class ProducerRow(NamedTuple):
     records: int
     next_record_no: int
 
-    def pack(self) -> bytes:
-        return pack_row(self)
+    def pack(self, key: bytes) -> bytes:
+        return pack_row(self, key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> ProducerRow:
-        return cls._make(unpack_row(row))
+    def unpack(cls, key: bytes, row: bytes) -> ProducerRow:
+        """Raises DamagedRowError, DECODE_ERRORS."""
+        return cls._make(unpack_row(row, key))
 
 
 class RecordRow(NamedTuple):
@@ -63,12 +66,13 @@ class RecordRow(NamedTuple):
     iid: bytes
     entry_id: StreamID
 
-    def pack(self) -> bytes:
-        return pack_row([self.iid, pack_id(self.entry_id)])
+    def pack(self, key: bytes) -> bytes:
+        return pack_row([self.iid, pack_id(self.entry_id)], key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> RecordRow:
-        iid, packed_id = unpack_row(row)
+    def unpack(cls, key: bytes, row: bytes) -> RecordRow:
+        """Raises DamagedRowError, DECODE_ERRORS."""
+        iid, packed_id = unpack_row(row, key)
         return cls(iid, *unpack_ids(packed_id))
 
 
@@ -79,12 +83,11 @@ class IidRow(NamedTuple):
     entry_id: StreamID
 
     def pack(self, key: bytes) -> bytes:
-        """`key` is that of the row: a flipped bit in it makes this no row of another key."""
         return add_checksum(_IID.pack(self.record_no, pack_id(self.entry_id)), key)
 
     @classmethod
     def unpack(cls, key: bytes, row: bytes) -> IidRow:
-        """Raises DamagedRowError."""
+        """Raises DamagedRowError, DECODE_ERRORS."""
         record_no, packed_id = _IID.unpack(row if len(row) == _IID.size else without_checksum(row, key))
         return cls(record_no, unpack_id(packed_id))
 
@@ -122,9 +125,14 @@ def decode_record_time_key(packed: bytes) -> tuple[bytes, StreamID]:
     return packed[:8] + packed[8 + ID_BYTES :], unpack_id(packed[8 : 8 + ID_BYTES])
 
 
-def with_records_no(packed: bytes, records_no: int) -> bytes:
-    """The same key under another number."""
-    return stream_prefix(records_no) + packed[8:]
+def with_records_no(table: str, key: bytes, row: bytes, records_no: int) -> Row:
+    """The same row of one of the three tables under another number.  Raises DamagedRowError."""
+    new_key = stream_prefix(records_no) + key[8:]
+    if table == "idmp":
+        row = rebind_row(row, key, new_key)
+    elif table == "idmp_ids":
+        row = IidRow.unpack(key, row).pack(new_key)
+    return new_key, row
 
 
 def _digest(text: bytes) -> bytes:

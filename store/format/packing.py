@@ -40,6 +40,11 @@ def unpack_row(row: bytes, key: bytes = b"") -> Any:
     return msgpack.unpackb(row[_HEAD_BYTES:] if row[:1] == _MARK else row, strict_map_key=False)
 
 
+def rebind_row(row: bytes, key: bytes, new_key: bytes) -> bytes:
+    """The same row for another key.  Raises DamagedRowError."""
+    return pack_row(unpack_row(row, key), new_key)
+
+
 def is_bound(row: bytes, key: bytes) -> bool:
     """Whether the row has a checksum that fits `key`, or one that no key is in."""
     if row[:1] != _MARK:
@@ -48,15 +53,15 @@ def is_bound(row: bytes, key: bytes) -> bool:
     return any(crc32c(row, crc32c(before)).to_bytes(CHECKSUM_BYTES, "big") == checksum for before in (key, b""))
 
 
-def add_checksum(row: bytes, prefix: bytes = b"") -> bytes:
-    """A row of fixed sizes with its checksum behind it, which is one over `prefix`, a part of its key, as well."""
-    return row + crc32c(row, crc32c(prefix)).to_bytes(CHECKSUM_BYTES, "big")
+def add_checksum(row: bytes, key: bytes = b"") -> bytes:
+    """A row of fixed sizes with its checksum behind it, which is one over `key`, or the part given of it, as well."""
+    return row + crc32c(row, crc32c(key)).to_bytes(CHECKSUM_BYTES, "big")
 
 
-def without_checksum(row: bytes, prefix: bytes = b"") -> bytes:
-    """Undo `add_checksum`; rows of format version 3 have checksums without a prefix.  Raises DamagedRowError."""
+def without_checksum(row: bytes, key: bytes = b"") -> bytes:
+    """Undo `add_checksum`; older rows have checksums without a key.  Raises DamagedRowError."""
     bare, checksum = row[:-CHECKSUM_BYTES], row[-CHECKSUM_BYTES:]
-    for before in (prefix, b""):
+    for before in (key, b""):
         if crc32c(bare, crc32c(before)).to_bytes(CHECKSUM_BYTES, "big") == checksum:
             return bare
     raise DamagedRowError("a row")

@@ -130,6 +130,11 @@ class Run:
         return find_id(self.packed, packed_id)
 
 
+def first_in_run(row: bytes) -> bytes:
+    """The first packed ID of a run, without decoding the rest."""
+    return row[_HEAD : _HEAD + ID_BYTES]
+
+
 def last_in_run(row: bytes) -> bytes:
     """The last packed ID of a run, without decoding the rest."""
     end = len(row) - (len(row) - _HEAD) % ID_BYTES  # the checksum is behind it

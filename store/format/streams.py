@@ -82,7 +82,6 @@ class StreamRow(NamedTuple):
         return NodeRow(self.tail_total - self.tail_dead, self.tail_total, self.tail_bytes, self.tail_last_id)
 
     def pack(self, key: bytes) -> bytes:
-        """`key` is that of the row: a flipped bit in it makes this no row of another key."""
         idempotence = None if self.idempotence is None else astuple(self.idempotence)
         return pack_row([*self[:5], pack_ids(*self[5:12]), self.group_count, self[13:17], idempotence], key)
 
@@ -114,19 +113,20 @@ class NodeRow(NamedTuple):
         """About how many of its bytes are left."""
         return self.size * self.live // max(self.total, 1)
 
-    def pack(self) -> bytes:
+    def pack(self, key: bytes) -> bytes:
         live, total, size, last_id = self
-        return add_checksum(_NODE.pack(live, total, size, pack_id(last_id)))
+        return add_checksum(_NODE.pack(live, total, size, pack_id(last_id)), key)
 
     @classmethod
-    def unpack(cls, row: bytes) -> NodeRow:
-        live, total, size, last_id = _NODE.unpack(row if len(row) == _NODE.size else without_checksum(row))
+    def unpack(cls, key: bytes, row: bytes) -> NodeRow:
+        """Raises DamagedRowError, DECODE_ERRORS."""
+        live, total, size, last_id = _NODE.unpack(row if len(row) == _NODE.size else without_checksum(row, key))
         return cls(live, total, size, unpack_id(last_id))
 
 
-def decode_live_counts(rows: list[bytes]) -> list[int]:
+def decode_live_counts(rows: list[Row]) -> list[int]:
     """`live` of many nodes, cheaper than `NodeRow`, for trims that pass over thousands of them."""
-    bare = [row if len(row) == _NODE.size else without_checksum(row) for row in rows]
+    bare = [row if len(row) == _NODE.size else without_checksum(row, key) for key, row in rows]
     return [live for (live,) in _NODE_LIVE.iter_unpack(b"".join(bare))]
 
 
@@ -220,11 +220,12 @@ def encode_keyspace_no(keyspace_no: int) -> bytes:
     return _KEYSPACE.pack(keyspace_no)
 
 
-def pack_expiry(keyspace_no: int) -> bytes:
+def pack_expiry(key: bytes, keyspace_no: int) -> bytes:
     """The row of a deadline."""
-    return add_checksum(encode_keyspace_no(keyspace_no))
+    return add_checksum(encode_keyspace_no(keyspace_no), key)
 
 
-def unpack_expiry(row: bytes) -> int:
-    (keyspace_no,) = _KEYSPACE.unpack(row if len(row) == _KEYSPACE.size else without_checksum(row))
+def unpack_expiry(key: bytes, row: bytes) -> int:
+    """Raises DamagedRowError, DECODE_ERRORS."""
+    (keyspace_no,) = _KEYSPACE.unpack(row if len(row) == _KEYSPACE.size else without_checksum(row, key))
     return int(keyspace_no)

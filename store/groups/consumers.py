@@ -152,12 +152,13 @@ class Members:
         txn = self.stream.txn
         groups = txn.handles["groups"]
         if self._is_dirty:
-            txn.lmdb.put(group_key(self.stream.stream_no, self.group_no), self.row().pack(), db=groups)
+            key = group_key(self.stream.stream_no, self.group_no)
+            txn.lmdb.put(key, self.row().pack(key), db=groups)
             self._is_dirty = False
         for consumer in self._dirty_consumers:
             key = consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
             row = ConsumerRow(consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count)
-            txn.lmdb.put(key, row.pack(), db=groups)
+            txn.lmdb.put(key, row.pack(key), db=groups)
         self._dirty_consumers.clear()
 
     def write_part(self) -> bool:
@@ -189,7 +190,7 @@ class Members:
                 if not key.startswith(prefix):
                     break
                 if len(key) > GROUP_KEY_BYTES:
-                    found.append(Consumer(decode_consumer_no(key), *ConsumerRow.unpack(row)))
+                    found.append(Consumer(decode_consumer_no(key), *ConsumerRow.unpack(key, row)))
         numbers = [consumer.consumer_no for consumer in found]
         if len(found) != self.consumer_count or max(numbers, default=0) >= self._next_consumer_no:
             raise DamagedRowError("a consumer's row", self.stream.stream_no)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.groups import GroupRow, group_key
 from riverbed.store.groups.consumers import UNKNOWN, Consumer
 from riverbed.store.groups.group import Group
@@ -39,9 +40,11 @@ class Groups:
         if group_no is None:
             return None
         txn = self.stream.txn
-        packed = txn.lmdb.get(group_key(self.stream.stream_no, group_no), db=txn.handles["groups"])
-        assert packed is not None, "a group without a row"
-        group = Group.of_row(self.stream, group_no, GroupRow.unpack(packed), self._recent_deliveries)
+        key = group_key(self.stream.stream_no, group_no)
+        row = txn.lmdb.get(key, db=txn.handles["groups"])
+        if row is None:
+            raise DamagedRowError("the row of a group", self.stream.stream_no)
+        group = Group.of_row(self.stream, group_no, GroupRow.unpack(key, row), self._recent_deliveries)
         self._by_name[name] = group
         txn.group_objects += 1
         return group

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
@@ -40,6 +40,7 @@ from riverbed.store.format.pending import (
     UNOWNED,
     PelRow,
     Run,
+    first_in_run,
     group_prefix,
     last_in_key,
     last_in_run,
@@ -181,6 +182,7 @@ class Pel:
         first, last = pack_id(start), pack_id(end)
         low = self._prefix + first
         dead = 0
+        before = b""
         size = 2  # most queries are for a few entries
         if (cursor := self._rows("pel")).set_range(low):
             _require_place(cursor, low)
@@ -191,6 +193,9 @@ class Pel:
                 run = Run.under(key, row)
                 if not key.startswith(self._prefix) or run.first > last:
                     return
+                if run.first <= before:
+                    raise DamagedRowError("the order of rows")
+                before = run.last
                 if self._lives(run.consumer_no):
                     dead = 0
                     cut = run.within(first, last)
@@ -245,6 +250,7 @@ class Pel:
         _require_place(cursor, low)
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
+            _require_order(found)
             return found, False
         cursor.set_range(low)  # behind them are other groups' rows, or none
         found = []
@@ -253,6 +259,7 @@ class Pel:
                 Run.under(key, row)  # with a damaged key it would be one of these
                 break
             found.append(row)
+        _require_order(found)
         return found, True
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
@@ -611,6 +618,12 @@ def _require_place(cursor: lmdb.Cursor[bytes], low: bytes) -> None:
             raise DamagedRowError("the order of rows")
     if key:
         cursor.set_key(key)
+
+
+def _require_order(rows: list[bytes]) -> None:
+    """Raise DamagedRowError unless the IDs of these runs ascend, as those of different pages of a sound tree do."""
+    if any(first_in_run(row) <= last_in_run(before) for before, row in pairwise(rows)):
+        raise DamagedRowError("the order of rows")
 
 
 def _fit(last: Run, piece: Run) -> bool:

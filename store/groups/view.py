@@ -88,14 +88,16 @@ class GroupsView:
             for key, packed in cursor.iternext():
                 if not key.startswith(prefix):
                     return
-                row = ConsumerRow.unpack(packed)
+                row = ConsumerRow.unpack(key, packed)
                 yield row.name, decode_consumer_no(key), row.pel_count
 
     def group(self, group_no: int) -> GroupRow:
-        return GroupRow.unpack(self._row(group_key(self._stream_no, group_no)))
+        key = group_key(self._stream_no, group_no)
+        return GroupRow.unpack(key, self._row(key))
 
     def consumer(self, group_no: int, consumer_no: int) -> ConsumerRow:
-        return ConsumerRow.unpack(self._row(consumer_key(self._stream_no, group_no, consumer_no)))
+        key = consumer_key(self._stream_no, group_no, consumer_no)
+        return ConsumerRow.unpack(key, self._row(key))
 
     def _row(self, key: bytes) -> bytes:
         row = self._rows.get(key)

@@ -172,16 +172,16 @@ class _StreamRewrite:
             totals = RecordsRow(0, 0, 0)
             for packed, row in self._reader.rows("idmp", streams.stream_prefix(settings.records_no)):
                 if len(packed) == PRODUCER_KEY_BYTES:
-                    pid = ProducerRow.unpack(row).pid
+                    pid = ProducerRow.unpack(packed, row).pid
                     producers += 1
                 elif len(packed) == RECORD_KEY_BYTES:
-                    record = RecordRow.unpack(row)
+                    record = RecordRow.unpack(packed, row)
                     records += 1
                     out.extension(b"XIDMPRECORD", key, pid, record.iid, id_text(record.entry_id))
                     if out.is_full:
                         yield out.take()
                 else:
-                    totals = RecordsRow.unpack(row)
+                    totals = RecordsRow.unpack(packed, row)
             if (producers, records) != (totals.producers, totals.records):
                 found = f"{records} records of {producers} producers"
                 raise self._wrong(f"{found}, counted {totals.records} of {totals.producers}")

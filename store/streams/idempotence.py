@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import idempotence as idmp
 from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
 from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text
@@ -109,14 +110,15 @@ class Idempotence:
             held, record_no = 0, 1
             producers += 1
         else:
-            _, held, record_no = idmp.ProducerRow.unpack(row)
+            _, held, record_no = idmp.ProducerRow.unpack(packed_producer, row)
         packed_record = idmp.record_key(packed_producer, record_no)
         put = txn.lmdb.put
-        put(packed_record, idmp.RecordRow(iid, entry_id).pack(), db=txn.handles["idmp"])
+        put(packed_record, idmp.RecordRow(iid, entry_id).pack(packed_record), db=txn.handles["idmp"])
         iid_key = idmp.iid_key(packed_producer, iid)
         put(iid_key, idmp.IidRow(record_no, entry_id).pack(iid_key), db=txn.handles["idmp_ids"])
         put(idmp.record_time_key(packed_record, entry_id), b"", db=txn.handles["idmp_times"])
-        put(packed_producer, idmp.ProducerRow(pid, held + 1, record_no + 1).pack(), db=txn.handles["idmp"])
+        producer = idmp.ProducerRow(pid, held + 1, record_no + 1)
+        put(packed_producer, producer.pack(packed_producer), db=txn.handles["idmp"])
         _put_totals(txn, settings.records_no, idmp.RecordsRow(duration_s, producers, records + 1))
         settings.records_added += 1
         if held + 1 > self.max_records:
@@ -195,16 +197,13 @@ class Idempotence:
             source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
             found = source.set_range(old)
             while found and source.key().startswith(old):
-                key, row = source.item()
-                new_key = idmp.with_records_no(key, new_no)
-                target.put(new_key, idmp.IidRow.unpack(key, row).pack(new_key) if table == "idmp_ids" else row)
+                target.put(*idmp.with_records_no(table, *source.item(), new_no))
                 found = source.next()
 
     def _totals(self) -> idmp.RecordsRow:
-        row = None
-        if self._settings.records_no:
-            row = self._txn.lmdb.get(stream_prefix(self._settings.records_no), db=self._txn.handles["idmp"])
-        return idmp.RecordsRow(self.duration_s, 0, 0) if row is None else idmp.RecordsRow.unpack(row)
+        key = stream_prefix(self._settings.records_no)
+        row = self._txn.lmdb.get(key, db=self._txn.handles["idmp"]) if self._settings.records_no else None
+        return idmp.RecordsRow(self.duration_s, 0, 0) if row is None else idmp.RecordsRow.unpack(key, row)
 
 
 def content_iid(words: list[bytes]) -> bytes:
@@ -240,7 +239,7 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
         records_no = decode_stream_prefix(times.key())
         prefix = stream_prefix(records_no)
         row = txn.lmdb.get(prefix, db=txn.handles["idmp"])
-        duration_s = 0 if row is None else idmp.RecordsRow.unpack(row).duration_s
+        duration_s = 0 if row is None else idmp.RecordsRow.unpack(prefix, row).duration_s
         while (key := times.key()).startswith(prefix):
             packed_record, entry_id = idmp.decode_record_time_key(key)
             if id_ms(entry_id) > now_ms - duration_s * 1000:
@@ -260,24 +259,28 @@ def _drop_record(txn: Transaction, packed_record: bytes) -> None:
     assert len(packed_record) == idmp.RECORD_KEY_BYTES
     table = txn.handles["idmp"]
     row = txn.lmdb.get(packed_record, db=table)
-    assert row is not None, "an idempotence record without its row"
-    iid, entry_id = idmp.RecordRow.unpack(row)
+    if row is None:
+        raise DamagedRowError("an idempotence record")
+    iid, entry_id = idmp.RecordRow.unpack(packed_record, row)
     packed_producer = idmp.producer_of(packed_record)
     txn.lmdb.delete(packed_record, db=table)
     txn.lmdb.delete(idmp.iid_key(packed_producer, iid), db=txn.handles["idmp_ids"])
     txn.lmdb.delete(idmp.record_time_key(packed_record, entry_id), db=txn.handles["idmp_times"])
     records_no = decode_stream_prefix(packed_record)
-    totals, producer = txn.lmdb.get(stream_prefix(records_no), db=table), txn.lmdb.get(packed_producer, db=table)
-    assert totals is not None and producer is not None, "an idempotence record without a producer"
-    duration_s, producers, records = idmp.RecordsRow.unpack(totals)
-    pid, held, next_no = idmp.ProducerRow.unpack(producer)
+    packed_totals = stream_prefix(records_no)
+    totals, producer = txn.lmdb.get(packed_totals, db=table), txn.lmdb.get(packed_producer, db=table)
+    if totals is None or producer is None:
+        raise DamagedRowError("the producer of an idempotence record")
+    duration_s, producers, records = idmp.RecordsRow.unpack(packed_totals, totals)
+    pid, held, next_no = idmp.ProducerRow.unpack(packed_producer, producer)
     if held == 1:
         txn.lmdb.delete(packed_producer, db=table)
         producers -= 1
     else:
-        txn.lmdb.put(packed_producer, idmp.ProducerRow(pid, held - 1, next_no).pack(), db=table)
+        txn.lmdb.put(packed_producer, idmp.ProducerRow(pid, held - 1, next_no).pack(packed_producer), db=table)
     _put_totals(txn, records_no, idmp.RecordsRow(duration_s, producers, records - 1))
 
 
 def _put_totals(txn: Transaction, records_no: int, totals: idmp.RecordsRow) -> None:
-    txn.lmdb.put(stream_prefix(records_no), totals.pack(), db=txn.handles["idmp"])
+    key = stream_prefix(records_no)
+    txn.lmdb.put(key, totals.pack(key), db=txn.handles["idmp"])

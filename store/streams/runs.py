@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format.streams import NodeRow
 from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import Strategy, Trim
+from riverbed.store.streams.nodes import first_node
 from riverbed.store.streams.trimming import trim_front
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail
@@ -62,10 +62,7 @@ def _front(stream: Stream) -> tuple[StreamID, StreamID, int]:
     if not stream.length:
         return MIN_ID, MIN_ID, 0
     if stream.node_count:
-        nodes = stream.txn.nodes
-        found = nodes.set_range(stream.prefix + pack_id(stream.floor_id))
-        assert found and nodes.key().startswith(stream.prefix), "a count of nodes without a node"
-        node = NodeRow.unpack(nodes.value())
+        node = first_node(stream.txn.nodes, stream.prefix, stream.floor_id, stream.first_id)
         return min(stream.first_id, node.last_id), node.last_id, node.live
     # the tail becomes the first node, if a node is opened; no approximate trim removes a part of it before
     return stream.first_id, stream.tail_last_id, stream.tail_total - stream.tail_dead

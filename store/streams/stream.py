@@ -20,11 +20,13 @@ from bisect import bisect_right
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
 from riverbed.store.format.entries import bare_pairs, bare_row, bare_values, sealed_row
 from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk, word_pieces
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change, IdempotenceSettings, Row
+from riverbed.store.streams.nodes import seek_last_node, seek_node
 from riverbed.store.tables import ranges
 from riverbed.store.tables.streams import estimated_bytes
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
@@ -418,9 +420,12 @@ class Stream:
             target = txn.lmdb.cursor(txn.handles[table])
             while found and cursor.key().startswith(self.prefix):
                 key, row = cursor.item()
+                new_key = copy.prefix + streams.packed_id_in(key)
                 if table == "entries":
                     row = seal(copy.prefix, bare_row(key, row))
-                target.put(copy.prefix + streams.packed_id_in(key), row)
+                else:
+                    row = streams.NodeRow.unpack(key, row).pack(new_key)
+                target.put(new_key, row)
                 found = cursor.next()
 
     def set_id(
@@ -451,8 +456,9 @@ class Stream:
         """Close the tail node, if it holds any entry, and begin a new one at `first_id`."""
         if self.tail_total:
             live = self.tail_total - self.tail_dead
-            row = streams.NodeRow(live, self.tail_total, self.tail_bytes, self.tail_last_id).pack()
-            self.txn.nodes.put(self.prefix + pack_id(self.tail_first_id), row)
+            key = self.prefix + pack_id(self.tail_first_id)
+            node = streams.NodeRow(live, self.tail_total, self.tail_bytes, self.tail_last_id)
+            self.txn.nodes.put(key, node.pack(key))
             self.node_count += 1
         self.tail_first_id = first_id
         self.tail_total = self.tail_dead = self.tail_bytes = 0
@@ -464,13 +470,13 @@ class Stream:
         self.tail_last_id = min(self.tail_last_id, last_id)
         nodes = self.txn.nodes
         while True:
-            found = ranges.seek_below(nodes, streams.stream_prefix(self.stream_no + 1))
-            if not found or nodes.key() < self.prefix + pack_id(self.floor_id):
+            node = seek_last_node(nodes, self.prefix)
+            if node is None or nodes.key() < self.prefix + pack_id(self.floor_id):
                 return
-            node = streams.NodeRow.unpack(nodes.value())
-            if streams.id_in_key(nodes.key()) <= last_id:
+            key = nodes.key()
+            if streams.id_in_key(key) <= last_id:
                 if node.last_id > last_id:
-                    nodes.put(nodes.key(), node._replace(last_id=last_id).pack())
+                    nodes.put(key, node._replace(last_id=last_id).pack(key))
                 return
             nodes.delete()
             self.node_count -= 1
@@ -484,9 +490,9 @@ class Stream:
         nodes = self.txn.nodes
         if not self.node_count:
             return
-        found = ranges.seek_below(nodes, streams.stream_prefix(self.stream_no + 1))
-        assert found and nodes.key().startswith(self.prefix), "a count of nodes without a node"
-        node = streams.NodeRow.unpack(nodes.value())
+        node = seek_last_node(nodes, self.prefix)
+        if node is None:
+            raise DamagedRowError("a node", self.stream_no)
         self.tail_first_id = streams.id_in_key(nodes.key())
         self.tail_last_id = node.last_id
         self.tail_total, self.tail_dead, self.tail_bytes = node.total, node.total - node.live, node.size
@@ -506,12 +512,10 @@ class Stream:
                 self._reopen_last_node()
             return True
         nodes = self.txn.nodes
-        # the node that holds an entry is the last node that begins at or before it
-        found = ranges.seek_last(nodes, self.prefix + pack_id(entry_id))
-        assert found and nodes.key().startswith(self.prefix), "an entry without a node"
-        node = streams.NodeRow.unpack(nodes.value())
+        node = seek_node(nodes, self.prefix, entry_id)
         if node.live > 1:
-            nodes.put(nodes.key(), node._replace(live=node.live - 1).pack())
+            key = nodes.key()
+            nodes.put(key, node._replace(live=node.live - 1).pack(key))
         else:
             nodes.delete()
             self.node_count -= 1
@@ -532,9 +536,14 @@ class Stream:
         reader = self.txn.reader
         if not self._is_there(self.first_id):
             found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
-            assert found and reader.key().startswith(self.prefix), "a length without an entry"
+            self._require_own(found)
             self.first_id = streams.id_in_key(reader.key())
         if not self._is_there(self.last_live_id):
             found = ranges.seek_below(reader, self.prefix + pack_id(self.last_live_id))
-            assert found and reader.key().startswith(self.prefix), "a length without an entry"
+            self._require_own(found)
             self.last_live_id = streams.id_in_key(reader.key())
+
+    def _require_own(self, found: bool) -> None:
+        """Raise DamagedRowError unless the reader has found one of the entries that `length` counts."""
+        if not found or not self.txn.reader.key().startswith(self.prefix):
+            raise DamagedRowError("an entry", self.stream_no)

@@ -7,22 +7,20 @@ up, respects references of consumer groups.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.resp import encode_words
 from riverbed.store.format.streams import NodeRow, decode_live_counts, id_in_key
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NOT_TRIMMED, Change, References, Strategy, Trim, Trimmed
+from riverbed.store.streams.nodes import first_node, node_chunks, nodes_from
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
 
 # Trims that remove at most this many rows delete them at once; larger trims leave them to the purge.
 INLINE_DELETES = 256
-_NODE_CHUNK = 1000
-# The first chunk: most trims remove a node or none.
-_FIRST_CHUNK: Final = 4
 
 
 def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim: Trim) -> bytes:
@@ -122,10 +120,11 @@ def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
     """
     removed = count = dead = 0
     boundary = StreamID(stream.floor_id - 1)
-    for rows in _node_chunks(stream) if not trim.limit else ():
+    nodes = stream.txn.nodes
+    for rows in node_chunks(nodes, stream.prefix, stream.floor_id) if not trim.limit else ():
         lives = decode_live_counts(rows)
         live = sum(lives)
-        last_id = NodeRow.unpack(rows[-1]).last_id
+        last_id = NodeRow.unpack(*rows[-1]).last_id
         if trim.strategy is Strategy.MAXLEN:
             if stream.length - removed - live <= trim.threshold:
                 break
@@ -165,9 +164,8 @@ def _trim_node(stream: Stream, trim: Trim, first_id: StreamID, node: NodeRow) ->
     """Delete the front of one closed node; -> how many entries.  Its row stays under the node's first ID."""
     gone = _trim_rows(stream, trim, first_id, node.last_id)
     if gone:
-        nodes = stream.txn.nodes
-        nodes.set_key(stream.prefix + pack_id(first_id))
-        nodes.put(nodes.key(), node._replace(live=node.live - gone).pack())
+        key = stream.prefix + pack_id(first_id)
+        stream.txn.nodes.put(key, node._replace(live=node.live - gone).pack(key))
     return gone
 
 
@@ -209,7 +207,8 @@ def _after_trim(stream: Stream, removed: int, dead_nodes: int) -> Trimmed:
         else:
             reader = stream.txn.reader
             found = reader.set_range(stream.prefix + pack_id(max(stream.first_id, stream.floor_id)))
-            assert found and reader.key().startswith(stream.prefix), "a length without an entry"
+            if not found or not reader.key().startswith(stream.prefix):
+                raise DamagedRowError("an entry", stream.stream_no)
             stream.first_id = id_in_key(reader.key())
     if removed or dead_nodes:
         stream.touch()
@@ -243,21 +242,7 @@ def _front_id(stream: Stream) -> StreamID:
 def closed_nodes(stream: Stream, start: StreamID = MIN_ID) -> Iterator[tuple[StreamID, NodeRow]]:
     """(first ID, node) of the closed nodes that begin at `start` or later, oldest first."""
     nodes = stream.txn.nodes
-    if nodes.set_range(stream.prefix + pack_id(max(start, stream.floor_id))):
-        for key, row in nodes.iternext():
-            if not key.startswith(stream.prefix):
-                return
-            yield id_in_key(key), NodeRow.unpack(row)
-
-
-def _node_chunks(stream: Stream) -> Iterator[list[bytes]]:
-    """The rows of the closed nodes, oldest first, a few and then a thousand at a time; the last ones are left out."""
-    nodes = stream.txn.nodes
-    if nodes.set_range(stream.prefix + pack_id(stream.floor_id)):
-        values = nodes.iternext(keys=False)
-        size = _FIRST_CHUNK
-        while rows := list(islice(values, size)):
-            if len(rows) < size or not nodes.key().startswith(stream.prefix):
-                return
-            yield rows
-            size = _NODE_CHUNK
+    if stream.node_count:
+        if stream.length:
+            first_node(nodes, stream.prefix, stream.floor_id, stream.first_id)
+        yield from nodes_from(nodes, stream.prefix, max(start, stream.floor_id))

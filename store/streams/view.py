@@ -81,9 +81,10 @@ class StreamView:
         if cursor.set_range(self._prefix + pack_id(start)):
             high = self._prefix + pack_id(end)
             for key, row in cursor.iternext():
-                if key > high:
+                live = NodeRow.unpack(key, row).live
+                if key > high:  # or a damaged key
                     break
-                yield id_in_key(key), NodeRow.unpack(row).live
+                yield id_in_key(key), live
         if self._tail_live and start <= self._tail_first_id <= end:
             yield self._tail_first_id, self._tail_live
 

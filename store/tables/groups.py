@@ -55,9 +55,9 @@ def live_groups(reader: TableReader, stream_no: int) -> list[LiveGroup]:
     for packed, row in reader.rows("groups", stream_prefix(stream_no)):
         group_no = decode_group_no(packed)
         if len(packed) == GROUP_KEY_BYTES:
-            groups[group_no] = LiveGroup(group_no, GroupRow.unpack(row), {})
+            groups[group_no] = LiveGroup(group_no, GroupRow.unpack(packed, row), {})
         elif group_no in groups:
-            groups[group_no].consumers[decode_consumer_no(packed)] = ConsumerRow.unpack(row)
+            groups[group_no].consumers[decode_consumer_no(packed)] = ConsumerRow.unpack(packed, row)
     return sorted(groups.values(), key=lambda group: group.row.name)
 
 
@@ -89,5 +89,5 @@ def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) ->
         key, row = cursor.item()
         group_no = decode_group_no(key)
         if len(key) == GROUP_KEY_BYTES:
-            yield group_no, GroupRow.unpack(row)
+            yield group_no, GroupRow.unpack(key, row)
         found = cursor.set_range(group_key(stream_no, group_no + 1))

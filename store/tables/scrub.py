@@ -2,7 +2,7 @@
 
 Each step is given a read transaction of its own: one for the whole pass would keep LMDB from using pages again.  So a
 pass meets each row that is there all the time, and may miss others.  Indexes have nothing but keys, and no checksums:
-`riverbed check` compares them with what they point to.
+each row has to be found by the indexes that lead to it.  The purge deletes a row before its places in indexes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format import dead_rows, groups, idempotence, pending, streams
@@ -19,6 +19,7 @@ from riverbed.store.format.meta import META_VERSION, check_row
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.model import Row
 from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import numbered_streams
 
 _SHOWN_KEY_BYTES: Final = 80
 _STEP_BYTES: Final = 1 << 20
@@ -48,14 +49,16 @@ def scrub_step(reader: TableReader, table: str, start: bytes, most_rows: int) ->
         with contextlib.suppress(DamagedRowError, *DECODE_ERRORS):
             bare_pairs(list(chunk))
             return Step(len(chunk), next_key, [])
-    return Step(len(chunk), next_key, list(_damage(table, chunk)))
+    return Step(len(chunk), next_key, list(_damage(reader, table, chunk)))
 
 
-def _damage(table: str, rows: list[Row]) -> Iterator[str]:
+def _damage(reader: TableReader, table: str, rows: list[Row]) -> Iterator[str]:
     check = _CHECKS[table]
     for key, row in rows:
         try:
-            check(key, row)
+            for place, is_there in check(reader, key, row):
+                if not is_there:
+                    yield f"table {table}: the row {key[:_SHOWN_KEY_BYTES].hex()} is not found by table {place}"
         except DamagedRowError as error:
             yield f"table {table}: {_named(error, key)} does not fit its checksum"
         except DECODE_ERRORS as error:
@@ -80,41 +83,82 @@ def _named(error: DamagedRowError, key: bytes) -> str:
     return f"the row {key[:_SHOWN_KEY_BYTES].hex()}"
 
 
-def _check_group_or_consumer(key: bytes, row: bytes) -> None:
+# -- checks: each reads a row, and yields the indexes that must lead to it, with whether they do -----------------------
+
+
+_Found: TypeAlias = Iterator[tuple[str, bool]]
+
+
+def _check_key(reader: TableReader, key: bytes, row: bytes) -> _Found:
+    keyspace_no, name = streams.decode_key_key(key)
+    stream = streams.StreamRow.unpack(key, row)
+    yield (
+        "names",
+        reader.get("names", streams.name_key(keyspace_no, stream.stream_no)) == (name or stream.long_key or b""),
+    )
+    if stream.expire_ms:
+        yield "expiry", reader.get("expiry", streams.expiry_key(stream.expire_ms, stream.stream_no)) is not None
+
+
+def _check_group_or_consumer(reader: TableReader, key: bytes, row: bytes) -> _Found:
     if len(key) == groups.CONSUMER_KEY_BYTES:
-        groups.ConsumerRow.unpack(row)
+        groups.ConsumerRow.unpack(key, row)
+        return
+    group = groups.GroupRow.unpack(key, row)
+    if group.policy is not None and group.policy.consumer_ttl_ms:
+        stream_no = streams.decode_stream_prefix(key)
+        look = reader.get("consumer_ttls", groups.look_key(group.look_ms, stream_no, groups.decode_group_no(key)))
+        yield "consumer_ttls", look == group.name or not any(True for _ in numbered_streams(reader, [stream_no]))
+
+
+def _check_run(reader: TableReader, key: bytes, row: bytes) -> _Found:
+    run = pending.Run.under(key, row)
+    group_no = pending.decode_group_prefix(key)
+    if run.consumer_no != pending.UNOWNED:
+        place = pending.owner_prefix(group_no, run.consumer_no) + run.last
+        yield "pel_by_consumer", reader.get("pel_by_consumer", place) is not None
+    by_time = reader.get("pel_by_time", pending.time_key(group_no, run))
+    yield "pel_by_time", by_time == (run.last if run.consumer_no == pending.UNOWNED else b"")
+
+
+def _check_idempotence(reader: TableReader, key: bytes, row: bytes) -> _Found:
+    if len(key) == idempotence.PRODUCER_KEY_BYTES:
+        idempotence.ProducerRow.unpack(key, row)
+    elif len(key) != idempotence.RECORD_KEY_BYTES:
+        idempotence.RecordsRow.unpack(key, row)
     else:
-        groups.GroupRow.unpack(row)
+        record = idempotence.RecordRow.unpack(key, row)
+        place = idempotence.iid_key(idempotence.producer_of(key), record.iid)
+        yield "idmp_ids", reader.get("idmp_ids", place) is not None
+        yield "idmp_times", reader.get("idmp_times", idempotence.record_time_key(key, record.entry_id)) is not None
 
 
-def _check_idempotence(key: bytes, row: bytes) -> None:
-    if len(key) == idempotence.RECORD_KEY_BYTES:
-        idempotence.RecordRow.unpack(row)
-    elif len(key) == idempotence.PRODUCER_KEY_BYTES:
-        idempotence.ProducerRow.unpack(row)
-    else:
-        idempotence.RecordsRow.unpack(row)
-
-
-def _check_meta(key: bytes, row: bytes) -> None:
+def _check_meta(reader: TableReader, key: bytes, row: bytes) -> _Found:
     if key != META_VERSION:  # every version reads it, so that it has no checksum
         check_row(row)
+    return iter(())
 
 
-def _by_row(unpack: Callable[[bytes], object]) -> Callable[[bytes, bytes], object]:
-    return lambda key, row: unpack(row)
+def _alone(unpack: Callable[[bytes, bytes], object]) -> Callable[[TableReader, bytes, bytes], _Found]:
+    """The check of rows that no index leads to."""
+
+    def check(reader: TableReader, key: bytes, row: bytes) -> _Found:
+        unpack(key, row)
+        return iter(())
+
+    return check
 
 
-_CHECKS: Final[Mapping[str, Callable[[bytes, bytes], object]]] = {
-    "keys": streams.StreamRow.unpack,
-    "entries": bare_row,
-    "nodes": _by_row(streams.NodeRow.unpack),
-    "expiry": _by_row(streams.unpack_expiry),
+_CHECKS: Final[Mapping[str, Callable[[TableReader, bytes, bytes], _Found]]] = {
+    "keys": _check_key,
+    "entries": _alone(bare_row),
+    "nodes": _alone(streams.NodeRow.unpack),
+    "expiry": _alone(streams.unpack_expiry),
     "idmp": _check_idempotence,
-    "idmp_ids": idempotence.IidRow.unpack,
+    "idmp_ids": _alone(idempotence.IidRow.unpack),
     "groups": _check_group_or_consumer,
-    "pel": pending.Run.under,
-    "trash": _by_row(dead_rows.unpack_note),
+    "pel": _check_run,
+    "trash": _alone(lambda key, row: dead_rows.unpack_note(row)),
     "meta": _check_meta,
 }
 

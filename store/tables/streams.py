@@ -10,6 +10,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.meta import read_databases
 from riverbed.store.format.streams import (
     NodeRow,
@@ -106,10 +107,17 @@ def _names(
 
 
 def nodes_of(reader: TableReader, row: StreamRow) -> Iterator[tuple[StreamID, NodeRow]]:
-    """(first ID, node) of a stream's nodes, in order, from its floor on, including the tail, which has no row."""
+    """(first ID, node) of a stream's nodes, in order, from its floor on, including the tail, which has no row.
+
+    Raises DamagedRowError.
+    """
+    count = 0
     if row.node_count:
         for key, node in reader.rows("nodes", stream_prefix(row.stream_no), entry_key(row.stream_no, row.floor_id)):
-            yield id_in_key(key), NodeRow.unpack(node)
+            yield id_in_key(key), NodeRow.unpack(key, node)
+            count += 1
+    if count != row.node_count:
+        raise DamagedRowError("a node", row.stream_no)
     if row.tail is not None:
         yield row.tail_first_id, row.tail
 
@@ -121,7 +129,7 @@ def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_
         for key, row in islice(nodes.iternext(), 64):
             if not key.startswith(prefix):
                 break
-            size += NodeRow.unpack(row).size
+            size += NodeRow.unpack(key, row).size
             seen += 1
     if node_count > seen > 0:
         size = size * node_count // seen

@@ -395,3 +395,55 @@ def pending_of(store: Store) -> list[tuple[bytes, bytes]]:
         for run in group.pel.runs(MIN_ID, MAX_ID, set(names))
         for packed in run.ids()
     ]
+
+
+@pytest.mark.parametrize("at", [3, 2, 11, 10])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_name_under_a_damaged_key_is_missed_by_no_list_of_keys(
+    directory: Path, number: int, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(directory)
+    for key in ("t", "u"):
+        store.run("XADD", key, "1-1", "f", "v")
+    store.run("XADD", "elsewhere", "1-1", "f", "v", db=1)
+    store.checkpoint()
+    assert [list(db.keys(0)) for db in store.txn.databases[:2]] == [[b"s", b"t", b"u"], [b"elsewhere"]]
+    store.engine.close()
+    flip_key_in_place(directory, "names", number, at)
+    store = opened(directory, monkeypatch)
+    with pytest.raises(DamagedRowError):
+        list(store.txn.databases[0].keys(0))
+    store.kill()
+
+
+def exchange_rows(directory: Path, table: str, first: int, second: int) -> None:
+    """Exchange the values of two rows, as damage in the directory of a page does."""
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin(write=True) as txn:
+        db = env.open_db(table.encode(), txn=txn, create=False)
+        rows = list(txn.cursor(db))
+        txn.put(rows[first][0], rows[second][1], db=db)
+        txn.put(rows[second][0], rows[first][1], db=db)
+    env.close()
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 1), (3, 7), (-2, -1)])
+def test_a_rewrite_makes_no_log_of_entries_out_of_order(directory: Path, first: int, second: int) -> None:
+    exchange_rows(directory, "entries", first, second)
+    with pytest.raises(CorruptionError):
+        rewritten(directory)
+
+
+def test_pending_entries_out_of_order_are_an_error(directory: Path) -> None:
+    store = Store(directory)
+    for _ in range(3):
+        store.run("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "2", "STREAMS", "s", ">")
+        store.run("XREADGROUP", "GROUP", "g", "Bob", "COUNT", "2", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.engine.close()
+    exchange_rows(directory, "pel", 1, 2)
+    store = Store(directory)
+    for words in (("XPENDING", "s", "g", "-", "+", "100"), ("XPENDING", "s", "g", "IDLE", "0", "-", "+", "100")):
+        with pytest.raises(DamagedRowError):
+            store.run(*words)
+    store.kill()

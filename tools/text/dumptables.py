@@ -120,7 +120,7 @@ def _entries(key: bytes, row: bytes) -> Row:
 
 def _nodes(key: bytes, row: bytes) -> Row:
     stream_no, first_id = streams.decode_entry_key(key)
-    node = streams.NodeRow.unpack(row)
+    node = streams.NodeRow.unpack(key, row)
     return {
         "stream_no": stream_no,
         "first_id": _id(first_id),
@@ -133,22 +133,22 @@ def _nodes(key: bytes, row: bytes) -> Row:
 
 def _expiry(key: bytes, row: bytes) -> Row:
     deadline_ms, stream_no = streams.decode_expiry_key(key)
-    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": streams.unpack_expiry(row)}
+    return {"deadline_ms": deadline_ms, "stream_no": stream_no, "keyspace_no": streams.unpack_expiry(key, row)}
 
 
 def _idmp(key: bytes, row: bytes) -> Row:
     records_no = {"records_no": streams.decode_stream_prefix(key)}
     if len(key) == idmp.RECORD_KEY_BYTES:
-        return {**records_no, "record_no": idmp.decode_record_no(key), **_plain(idmp.RecordRow.unpack(row))}
+        return {**records_no, "record_no": idmp.decode_record_no(key), **_plain(idmp.RecordRow.unpack(key, row))}
     kind = idmp.ProducerRow if len(key) == idmp.PRODUCER_KEY_BYTES else idmp.RecordsRow
-    return {**records_no, **_plain(kind.unpack(row))}
+    return {**records_no, **_plain(kind.unpack(key, row))}
 
 
 def _groups(key: bytes, row: bytes) -> Row:
     place = {"stream_no": streams.decode_stream_prefix(key), "group_no": decode_group_no(key)}
     if len(key) != GROUP_KEY_BYTES:
-        return {**place, "consumer_no": decode_consumer_no(key), **_with_name(ConsumerRow.unpack(row))}
-    values = _with_name(GroupRow.unpack(row))
+        return {**place, "consumer_no": decode_consumer_no(key), **_with_name(ConsumerRow.unpack(key, row))}
+    values = _with_name(GroupRow.unpack(key, row))
     return {**place, "last_delivered_id": values.pop("last_id"), **values}
 
 

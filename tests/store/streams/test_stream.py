@@ -16,7 +16,7 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.format.resp import decode_entry, encode_command, encode_entry, encode_words
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import Strategy, Trim
-from riverbed.store.streams import trimming
+from riverbed.store.streams import nodes, trimming
 from riverbed.store.streams import view as streamview
 from riverbed.store.streams.stream import Stream
 from riverbed.store.streams.trimming import closed_nodes
@@ -195,7 +195,7 @@ class Run:
 @settings(max_examples=120, deadline=None)
 def test_a_stream_is_what_lists_say_whatever_is_done_to_it(shared: Store, steps: list[tuple[str, object]]) -> None:
     # most trims leave rows to the purge, and pass over nodes by twos
-    with patch.object(trimming, "INLINE_DELETES", 3), patch.object(trimming, "_NODE_CHUNK", 2):
+    with patch.object(trimming, "INLINE_DELETES", 3), patch.object(nodes, "_CHUNK", 2):
         run = Run(shared)
         for kind, how in steps:
             run.step(kind, how)

@@ -62,9 +62,7 @@ def test_sound_tables_are_sound_and_each_row_is_read_once(filled: Path, most_row
 @pytest.mark.parametrize("table", SCRUBBED_TABLES)
 def test_a_flipped_bit_in_the_value_of_any_row_is_found(filled: Path, tmp_path: Path, table: str) -> None:
     rows = [(key, row) for key, row in rows_of(filled)[table] if (table, key) != ("meta", b"format_version")]
-    if not rows:
-        pytest.fail(f"table {table} has no rows: nothing is shown") if table not in ("trash", "expiry") else None
-        return
+    assert rows, "nothing is shown"
     for number in {0, len(rows) // 2, len(rows) - 1}:
         copy = tmp_path / str(number)
         shutil.copytree(filled, copy)
@@ -72,9 +70,32 @@ def test_a_flipped_bit_in_the_value_of_any_row_is_found(filled: Path, tmp_path: 
         for byte in {len(row) // 2, len(row) - 6}:
             changed = bytearray(row)
             changed[byte] ^= 1
-            env = lmdb.open(str(copy / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
-            with env.begin(write=True) as txn:
-                txn.put(key, bytes(changed), db=env.open_db(table.encode(), txn=txn, create=False))
-            env.close()
+            replace(copy, table, key, key, bytes(changed))
             _, (found,) = scrubbed(copy, 50)
             assert found.startswith(f"table {table}: ")
+
+
+def replace(directory: Path, table: str, key: bytes, new_key: bytes, row: bytes) -> None:
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin(write=True) as txn:
+        db = env.open_db(table.encode(), txn=txn, create=False)
+        txn.delete(key, db=db)
+        txn.put(new_key, row, db=db)
+    env.close()
+
+
+# A start reads the rows of `meta` by their names, and of notes in `trash` the order alone is in their keys.
+@pytest.mark.parametrize("table", sorted(set(TABLES) - {"meta", "trash"}))
+def test_a_flipped_bit_in_the_key_of_any_row_is_found(filled: Path, tmp_path: Path, table: str) -> None:
+    rows = rows_of(filled)[table]
+    assert rows, "nothing is shown"
+    for number in {0, len(rows) // 2, len(rows) - 1}:
+        key, row = rows[number]
+        for byte in {0, 7, min(8, len(key) - 1), len(key) // 2, len(key) - 1}:
+            copy = tmp_path / f"{number}-{byte}"
+            shutil.copytree(filled, copy)
+            changed = bytearray(key)
+            changed[byte] ^= 1
+            replace(copy, table, key, bytes(changed), row)
+            _, damage = scrubbed(copy, 50)
+            assert damage, f"byte {byte} of {key.hex()}"

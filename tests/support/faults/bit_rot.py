@@ -75,11 +75,13 @@ def build(directory: Path) -> None:
             product.clock.now_ms += 5
         run("XACK", "one", group, "10-1", "20-2", "500-2")
     run("XCLAIM", "one", "g", "Bob", 0, "30-0", "70-1")
+    run("XGROUP", "POLICY", "one", "h", "CONSUMERTTL", 10_000_000)
     product.close()
     rewrite(directory)
     product = Product(directory, product.clock, node_max_entries=20)
     for number in range(301, 401):
         product.run("XADD", "two", f"{number * 10}-0", "f", rng.randbytes(30))
+    product.run("XTRIM", "three", "MAXLEN", 20)  # rows that wait for the purge
     product.close()
     take_snapshot(directory, directory / _SNAPSHOT, program="a test")
 

@@ -54,7 +54,7 @@ class Rows:
         key, row = self.all(table)[number]
         values = unpack_row(row, key)
         values[index] = value
-        self.put(table, key, pack_row(values, key if table == "keys" else b""))
+        self.put(table, key, pack_row(values, b"" if table in ("meta", "trash") else key))
 
     def copy(self, table: str, key: bytes, number: int = 0) -> None:
         """Put a msgpack row under another key as well."""
@@ -113,7 +113,7 @@ do = Do()
 
 
 def node(live: int, total: int, size: int, last_id: str) -> bytes:
-    return NodeRow(live, total, size, sid(last_id)).pack()
+    return NodeRow(live, total, size, sid(last_id)).pack(b"")
 
 
 def meta_rows(rows: Rows) -> dict[bytes, int]:

@@ -21,7 +21,9 @@ from typing import Final, NamedTuple
 
 from riverbed.store.format.streams import NodeRow, StreamRow, decode_live_counts, id_in_key, stream_prefix
 from riverbed.store.ids import MAX_ID, StreamID, id_ms, make_id, pack_id
+from riverbed.store.streams.nodes import nodes_from
 from riverbed.store.tables.entries import StreamEntries
+from riverbed.store.tables.ranges import seek_last
 from riverbed.store.tables.reader import TableReader
 
 _NODES_A_LOOK: Final = 4096
@@ -74,8 +76,12 @@ class EntryCounts:
             cursor = self._reader.cursor("nodes")
             found = cursor.set_range(self._prefix + pack_id(StreamID(head.last_id + 1)))
             nodes = cursor.iternext() if found else iter(())
-            while rows := [row for key, row in islice(nodes, _NODES_A_LOOK) if key.startswith(self._prefix)]:
-                count += sum(decode_live_counts(rows))
+            while rows := list(islice(nodes, _NODES_A_LOOK)):
+                own = [item for item in rows if item[0].startswith(self._prefix)]
+                count += sum(decode_live_counts(own))
+                if len(own) < len(rows):
+                    NodeRow.unpack(*rows[len(own)])  # a damaged key may have ended the walk
+                    break
             count += self._row.tail_total - self._row.tail_dead
         return count
 
@@ -84,19 +90,12 @@ class EntryCounts:
         row = self._row
         if row.node_count:
             cursor = self._reader.cursor("nodes")
-            key = self._prefix + pack_id(first)
-            is_beyond = cursor.set_range(key)
-            if not is_beyond or cursor.key() != key:
-                # The node before may reach to here.
-                is_before = cursor.prev() if is_beyond else cursor.last()
-                if not is_before or not cursor.key().startswith(self._prefix):
-                    cursor.set_range(key)
-            for node_key, node in cursor:
-                if not node_key.startswith(self._prefix):
-                    break
-                live, total, _, last_id = NodeRow.unpack(node)
+            start = first
+            if seek_last(cursor, self._prefix + pack_id(first)) and cursor.key().startswith(self._prefix):
+                start = id_in_key(cursor.key())  # the node before may reach to here
+            for first_id, (live, total, _, last_id) in nodes_from(cursor, self._prefix, start):
                 if last_id >= first:
-                    yield Run(id_in_key(node_key), last_id, live, total - live)
+                    yield Run(first_id, last_id, live, total - live)
         if row.tail_total and row.tail_last_id >= first:
             live = row.tail_total - row.tail_dead
             yield Run(row.tail_first_id, row.tail_last_id, live, row.tail_dead)

@@ -1,0 +1,84 @@
+"""Finds the closed nodes of a stream: counts of about a hundred consecutive entries each; see `stream.py`.
+
+A flipped bit in a key mostly leaves the row where it was, between the same neighbours.  The checksum of a node is one
+over its key, so a walk that meets the row notices it, also where the damaged key ends the walk.  A search that passes
+the row by lands on another node, and that one does not hold what was searched for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from riverbed.store.errors import DamagedRowError
+from riverbed.store.format.streams import NodeRow, decode_stream_prefix, id_in_key, stream_prefix
+from riverbed.store.ids import StreamID, pack_id
+from riverbed.store.tables import ranges
+
+if TYPE_CHECKING:
+    import lmdb
+
+    from riverbed.store.model import Row
+
+# The first chunk is short: most trims remove a node or none.
+_FIRST_CHUNK: Final = 8
+_CHUNK: Final = 1000
+
+
+def first_node(nodes: lmdb.Cursor[bytes], prefix: bytes, floor_id: StreamID, first_id: StreamID) -> NodeRow:
+    """The first node, which there must be, of a stream whose first entry is `first_id`.  Raises DamagedRowError."""
+    if not nodes.set_range(prefix + pack_id(floor_id)):
+        raise _damaged(prefix)
+    key, row = nodes.item()
+    node = NodeRow.unpack(key, row)
+    if not key.startswith(prefix) or id_in_key(key) > first_id:
+        raise _damaged(prefix)
+    return node
+
+
+def nodes_from(nodes: lmdb.Cursor[bytes], prefix: bytes, start: StreamID) -> Iterator[tuple[StreamID, NodeRow]]:
+    """(first ID, node) of the nodes that begin at `start` or later, oldest first.  Raises DamagedRowError."""
+    if nodes.set_range(prefix + pack_id(start)):
+        for key, row in nodes.iternext():
+            node = NodeRow.unpack(key, row)
+            if not key.startswith(prefix):
+                return
+            yield id_in_key(key), node
+
+
+def node_chunks(nodes: lmdb.Cursor[bytes], prefix: bytes, start: StreamID) -> Iterator[list[Row]]:
+    """The rows of the nodes from `start` on, oldest first, a few, then a thousand at a time; the last are left out."""
+    if nodes.set_range(prefix + pack_id(start)):
+        rows = nodes.iternext()
+        size = _FIRST_CHUNK
+        while chunk := list(islice(rows, size)):
+            if len(chunk) < size or not chunk[-1][0].startswith(prefix):
+                return
+            yield chunk
+            size = _CHUNK
+
+
+def seek_node(nodes: lmdb.Cursor[bytes], prefix: bytes, entry_id: StreamID) -> NodeRow:
+    """Put the cursor on the node that holds an entry; -> the node.  Raises DamagedRowError."""
+    if not ranges.seek_last(nodes, prefix + pack_id(entry_id)) or not nodes.key().startswith(prefix):
+        raise _damaged(prefix)
+    node = NodeRow.unpack(*nodes.item())
+    if entry_id > node.last_id:
+        raise _damaged(prefix)
+    return node
+
+
+def seek_last_node(nodes: lmdb.Cursor[bytes], prefix: bytes) -> NodeRow | None:
+    """Put the cursor on the last node; -> the node, None when there is none.  Raises DamagedRowError."""
+    end = stream_prefix(decode_stream_prefix(prefix) + 1)
+    if nodes.set_range(end):
+        NodeRow.unpack(*nodes.item())
+    if not ranges.seek_below(nodes, end):
+        return None
+    node = NodeRow.unpack(*nodes.item())
+    return node if nodes.key().startswith(prefix) else None
+
+
+def _damaged(prefix: bytes) -> DamagedRowError:
+    return DamagedRowError("a node", decode_stream_prefix(prefix))
