@@ -96,9 +96,9 @@ class Server:
             blocking=executor.blocking,
             evictor=self.evictor,
         )
-        self.rewriting = Rewriting(core, executor, tasks, self.checkpoints)
+        self.rewriting = Rewriting(core, executor, tasks, self.checkpoints, executor.failures)
         self.scrub = Scrub(core, tasks)
-        self.snapshots = Snapshots(core, executor, tasks, self.checkpoints)
+        self.snapshots = Snapshots(core, executor, tasks, self.checkpoints, executor.failures)
         replacement = Replacement(core, executor.sliced_commands, executor.blocking, self.rewriting)
         self.replication = Replication(
             core,
@@ -110,6 +110,7 @@ class Server:
             rewriting=self.rewriting,
             replacement=replacement,
             applied=self._applied,
+            damage_met=executor.failures.damage_met,
             over=self.tls.to_primary,
         )
         self.repairs = Repairs(
@@ -142,6 +143,7 @@ class Server:
         events.drained.append(replication.drained)
         events.command_over.append(self.stopping.look_soon)
         events.gave_up += [self.maintenance.stop, self.checkpoints.stop, self.stopping.give_up]
+        self.engine.on_remade = self._remade
         self.checkpoints.on_durable.append(replication.primary.waits.check)
         self.maintenance.chores += [
             self.rewriting.begin_if_due,
@@ -165,6 +167,11 @@ class Server:
         self.checkpoints.committed()
         self.maintenance.purge_soon()
         self.executor.blocking.serve_soon()
+
+    def _remade(self, damage: Exception) -> None:
+        """Called when the engine has made the tables again of the log, as its tail had met damage."""
+        log.error("the tables were made again of the log, whose tail had met damage: %s", damage)
+        self.checkpoints.committed()
 
     async def load(self, listen: Callable[[], Awaitable[None]]) -> None:
         """Load the store in slices.  When that takes long, `listen` is called, and clients are answered in between.

@@ -28,10 +28,19 @@ from riverbed.server.config.file import ConfigFileError
 from riverbed.server.config.kinds import BadValueError
 from riverbed.server.config.values import ConfigError
 from riverbed.server.network.listener import serve
+from riverbed.server.start_repair import mended
 from riverbed.server.tls.contexts import TlsSettingsError, new_contexts
 from riverbed.server.version import IS_COMPILED, REDIS_VERSION, VERSION
 from riverbed.store import wire
-from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, ReplayError, StoreError, VersionError
+from riverbed.store.errors import (
+    CorruptionError,
+    DamagedRowError,
+    ForeignLogError,
+    LockedError,
+    ReplayError,
+    StoreError,
+    VersionError,
+)
 
 # Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
 RESERVED_DESCRIPTORS: Final = 32
@@ -85,10 +94,18 @@ def _check_users(config: Config) -> None:
 
 
 def run(config: Config) -> int:
-    """Serve until the server stops; -> exit status.  Explains every error that can keep a server from starting."""
+    """Serve until the server stops; -> exit status.  Explains every error that can keep a server from starting.
+
+    Damaged tables are made again of the log, and the server starts once more.
+    """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit_while_loading)  # until the listener has its own
     try:
+        try:
+            return uvloop.run(serve(config))
+        except (StoreError, lmdb.Error) as error:
+            if not mended(config, error):
+                raise
         return uvloop.run(serve(config))
     except (StoreError, OSError, lmdb.Error) as error:
         reason = _explained(error, config)
@@ -113,6 +130,9 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
             return f"{error}; stop it, or give this one another --dir"
         case ForeignLogError():
             return str(error)
+        case DamagedRowError():
+            mends = f"`riverbed check {config.dir} --repair` makes the tables again of the log"
+            return f"damaged data: {error}; nothing was changed, {mends}"
         case CorruptionError():
             return f"damaged data: {error}; nothing was changed, `riverbed check {config.dir}` shows more"
         case ReplayError():

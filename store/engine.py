@@ -24,6 +24,7 @@ from riverbed.store.checkpoint import Checkpoints, Durability
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import (
+    TABLE_DAMAGE,
     LogWriteError,
     Refusal,
     ReplayError,
@@ -53,6 +54,8 @@ from riverbed.store.wire import count_of
 _PING: Final = encode_command([b"PING"])
 # A full file of the log with more bytes than this to sync goes on until a checkpoint's thread has synced most of them.
 MOST_UNSYNCED = 2 << 20
+# The bytes of a log that is executed at once, in a second or two, when its tail meets damaged tables.
+MOST_REMADE = 32 << 20
 
 
 def _reason(error: lmdb.Error) -> Refusal:
@@ -82,6 +85,8 @@ class Engine:
         self._commands_at_checkpoint = 0
         # Called with the seconds that each sync of the log took.
         self.on_sync: Callable[[float], None] = ignore
+        # Called with the damage for which the tables were made again of the log.
+        self.on_remade: Callable[[Exception], None] = ignore
         self.known_offsets = KnownOffsets()
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
@@ -303,7 +308,7 @@ class Engine:
         """Execute batches of the primary and append them unchanged to the log; a replica's counterpart of `commit`.
 
         Raises ReplayError when one does not fit the state, LogWriteError when they cannot be written; all of them are
-        undone then.  Raises StateLostError.
+        undone then.  Raises TABLE_DAMAGE when the tables are damaged, StateLostError.
         """
         self._require_state()
         txn = self.txn
@@ -332,7 +337,7 @@ class Engine:
             raise
         except Exception as error:
             self._restore()
-            if isinstance(error, (ReplayError, lmdb.Error)):
+            if isinstance(error, (ReplayError, lmdb.Error, *TABLE_DAMAGE)):
                 raise
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
@@ -366,9 +371,7 @@ class Engine:
         self._end_quietly()
         self.txn.abort()
         try:
-            self.txn.reload()
-            self.txn.empty()
-            recovery.recover(self.log, self.txn, self._execute, commits=False)
+            self._execute_all()
             self.checkpoint()
         except (OSError, lmdb.Error, StoreError):
             self._restore()
@@ -381,9 +384,29 @@ class Engine:
         self.txn.abort()
         try:
             self.txn.reload()
-            self._replay_tail()
+            try:
+                self._replay_tail()
+            except TABLE_DAMAGE as damage:
+                self._remake(damage)
         except (OSError, lmdb.Error, StoreError) as error:
             raise self._lose(f"the state could not be rebuilt: {error}") from error
+
+    def _remake(self, damage: Exception) -> None:
+        """Make the tables again of all of a short log, whose tail has met damage.  Raises what `_execute_all` raises.
+
+        Nothing is answered meanwhile, and all of it waits in memory.  A long log is for the next start.
+        """
+        if self.log.size_bytes > MOST_REMADE:
+            raise damage
+        self.txn.abort()
+        self._execute_all()
+        self.on_remade(damage)
+
+    def _execute_all(self) -> None:
+        """Empty the tables, and execute the whole log.  Raises StoreError, OSError, lmdb.Error."""
+        self.txn.reload()
+        self.txn.empty()
+        recovery.recover(self.log, self.txn, self._execute, commits=False)
 
     def _replay_tail(self) -> None:
         """Execute what the log holds beyond the tables."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import Final
 
+import lmdb
+
 
 class StoreError(Exception):
     """The base of the store's own errors.  `OSError` passes through unwrapped."""
@@ -64,6 +66,10 @@ class DamagedRowError(CorruptionError, ValueError):
         super().__init__("the tables", None, f"{what} is damaged: its checksum does not fit")
         self.what = what
         self.stream_no = stream_no
+
+
+# What reading the tables raises where they are damaged: a row, or a page of LMDB.
+TABLE_DAMAGE: Final = (DamagedRowError, lmdb.CorruptedError, lmdb.PageNotFoundError)
 
 
 class ReplayError(StoreError):

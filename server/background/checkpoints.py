@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.errors import CommandError
-from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError, StoreError
+from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
@@ -260,7 +260,7 @@ class Checkpoints:
             self._ticks.give_up(error)
         except (DamagedRowError, LogWriteError, lmdb.Error) as error:
             log.warning("checkpoint failed, to be tried again: %s", error)
-            if isinstance(error, DamagedRowError):
+            if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
             self._gate.refresh()
             if self._timer is None:

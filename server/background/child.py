@@ -24,7 +24,7 @@ from typing import Any, Final, NoReturn
 
 import lmdb
 
-from riverbed.store.errors import StoreError
+from riverbed.store.errors import TABLE_DAMAGE, CorruptionError, StoreError
 
 HELLO: Final = "riverbed"
 _ALIVE_S: Final = 5.0
@@ -131,13 +131,14 @@ def work_for_server(module: str, work: Callable[[Server], None]) -> NoReturn:
     except Ended:
         pass
     except (StoreError, lmdb.Error, OSError) as error:
-        _report(server, " ".join(str(error).split()) or type(error).__name__)
+        reason = " ".join(str(error).split()) or type(error).__name__
+        _report(server, reason, has_met_damage=isinstance(error, (CorruptionError, *TABLE_DAMAGE)))
     except BaseException:
         traceback.print_exc()  # the server logs it
         sys.stderr.flush()
     os._exit(status)
 
 
-def _report(server: Server, reason: str) -> None:
+def _report(server: Server, reason: str, *, has_met_damage: bool) -> None:
     with contextlib.suppress(Ended):
-        server.say(failed=reason)
+        server.say(failed=reason, damage=has_met_damage)

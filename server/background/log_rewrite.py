@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.background import rewrite_worker
-from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.store.errors import LogWriteError, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from riverbed.server.background.checkpoints import Checkpoints
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
+    from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.ticks import Ticks
 
 log = logging.getLogger("riverbed")
@@ -55,7 +56,7 @@ _EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lm
 class Rewriting:
     """The rewrites of one server.  `status` is what INFO shows of them."""
 
-    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoints: Checkpoints) -> None:
+    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoints: Checkpoints, failures: Failures) -> None:
         self.status = core.rewrite
         self._core = core
         self._engine = core.engine
@@ -63,6 +64,7 @@ class Rewriting:
         self._ticks = ticks
         self._tasks = tasks
         self._checkpoints = checkpoints
+        self._failures = failures
         self._loop = asyncio.get_running_loop()
         self._adopted: asyncio.Future[Base] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -173,6 +175,8 @@ class Rewriting:
         if isinstance(error, StateLostError):
             self._ticks.give_up(error)
             return
+        if isinstance(error, DamageMetError):
+            self._failures.damage_met()
         log.warning("the log was not rewritten: %s", reason)
         self.remove_leftovers()
 

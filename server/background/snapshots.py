@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import lmdb
 
 from riverbed.server.background import snapshot_worker as snapshotprocess
-from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.config.kinds import BadValueError
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
+    from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
 
@@ -56,13 +57,14 @@ BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins
 class Snapshots:
     """The snapshots of one server."""
 
-    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoints: Checkpoints) -> None:
+    def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, checkpoints: Checkpoints, failures: Failures) -> None:
         self._engine = core.engine
         self._folder = core.engine.directory / SNAPSHOTS_DIRECTORY
         self._status = core.stats.snapshot
         self._ticks = ticks
         self._tasks = tasks
         self._checkpoints = checkpoints
+        self._failures = failures
         self._running: set[asyncio.Task[None]] = set()
         self._config = core.config
         if self._config.snapshot_columns and find_spec("pyarrow") is None:
@@ -107,6 +109,8 @@ class Snapshots:
             if isinstance(error, StateLostError):
                 self._ticks.give_up(error)
                 return
+            if isinstance(error, DamageMetError):
+                self._failures.damage_met()
             log.warning("no %s: %s", what, error)
             self._answer(session, block, CommandError(f"ERR no {what}: {error}".replace("\n", " ")))
 

@@ -4,7 +4,7 @@
                                            <-  {"riverbed": module}          it is ours, and listens
     {order}                                ->
                                            <-  {answer} ...
-                                           <-  {"failed": reason}            instead of an answer
+                                           <-  {"failed": reason, "damage": whether it has met damaged tables}
                                            <-  {}                            every few seconds: it is alive
 
 Each line is a JSON object.  Any other line is something that Python or a library printed; it goes to the server's log,
@@ -53,6 +53,10 @@ _OF_BROKEN_PAGES: Final = frozenset((-signal.SIGSEGV, -signal.SIGBUS, -signal.SI
 
 class WorkerError(Exception):
     """A process did not do its work.  The text says why, and calls it "its process"."""
+
+
+class DamageMetError(WorkerError):
+    """The tables are damaged: the process has met a broken row, or was led through broken pages."""
 
 
 class Worker:
@@ -152,7 +156,7 @@ class Worker:
         """The next answer.  Raises WorkerError when there is none: it failed, has ended, or is silent."""
         while not self._lines:
             if self._failure is not None:
-                raise WorkerError(self._failure)
+                raise DamageMetError(self._failure) if self.was_killed_by_pages else WorkerError(self._failure)
             self._news.clear()
             try:
                 async with asyncio.timeout(SILENCE_S):
@@ -161,7 +165,8 @@ class Worker:
                 raise WorkerError(f"its process has been silent for {SILENCE_S:g} s") from None
         answer = self._lines.popleft()
         if "failed" in answer:
-            raise WorkerError(str(answer["failed"]))
+            reason = str(answer["failed"])
+            raise DamageMetError(reason) if answer.get("damage") else WorkerError(reason)
         return answer
 
     @property

@@ -23,7 +23,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.execution.gate import MISCONF
 from riverbed.server.protocol.encode import array_header, error_line
 from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
-from riverbed.store.errors import DamagedRowError, LogWriteError, Refusal, UnknownOutcomeError
+from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, Refusal, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
@@ -83,11 +83,11 @@ class Failures:
             # a read beside the transaction could not begin
             return self.refused(command, CommandError(f"ERR {error}"))
         name = command.full_name.decode()
-        if isinstance(error, DamagedRowError):
-            place = txn.place_of(error.stream_no)
-            text = f"ERR {error.what} {place}is damaged: its checksum does not fit. RIVERBED REPAIR mends it"
+        if isinstance(error, TABLE_DAMAGE):
             self.damage_met()
-            return self._undone(command, text, mark, has_done_nothing=has_done_nothing)
+            # LMDB takes no more writes in a transaction that has met a broken page
+            is_undone = has_done_nothing and isinstance(error, DamagedRowError)
+            return self._undone(command, self._told(error), mark, has_done_nothing=is_undone)
         if isinstance(error, MemoryError) and not self._gate.is_loading:
             # a write may have met it between the tables and the log
             is_only_a_read = has_done_nothing and bool(command.flags & Flag.READONLY)
@@ -104,6 +104,13 @@ class Failures:
             text = f"ERR internal error: {name} was undone ({type(error).__name__})"
         self.roll_back(mark)
         return self.refused(command, CommandError(text.replace("\n", " ")))
+
+    def _told(self, damage: Exception) -> str:
+        """The error reply to a command that has met damage in the tables."""
+        if isinstance(damage, DamagedRowError):
+            place = self._core.txn.place_of(damage.stream_no)
+            return f"ERR {damage.what} {place}is damaged: its checksum does not fit. RIVERBED REPAIR mends it"
+        return f"ERR a page of the tables is damaged ({damage}). RIVERBED REPAIR mends it"
 
     def _undone(self, command: Command, text: str, mark: int, *, has_done_nothing: bool) -> tuple[bytes]:
         """Undo a command that cannot be done, through no fault of the code; `text` is the error reply."""
@@ -130,7 +137,7 @@ class Failures:
     def undo_chore(self, name: str, error: Exception, mark: int) -> None:
         """As `fault`, for work that no client has asked for and that is tried again.  Raises StateLostError."""
         log.warning("%s was undone: %s", name, error)
-        if isinstance(error, DamagedRowError):
+        if isinstance(error, TABLE_DAMAGE):
             self.damage_met()
         self.roll_back(mark)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.errors import DamagedRowError
+from riverbed.store.errors import TABLE_DAMAGE
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
@@ -169,7 +169,7 @@ class Outbox:
             piece = next(reply.pieces, None)
         except Exception as error:  # the tables were replaced, or a row is damaged
             log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
-            if isinstance(error, DamagedRowError):
+            if isinstance(error, TABLE_DAMAGE):
                 for mend in self._events.damaged:
                     mend()
             session.end_long_reply()

@@ -24,7 +24,7 @@ import lmdb
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.server.replication.worker import NO_ROOM
-from riverbed.store.errors import LogWriteError, Refusal, ReplayError, StateLostError
+from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, Refusal, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 
@@ -58,6 +58,7 @@ _MOST_DOUBLINGS: Final = 4  # to more than LASTING_RETRY_S
 MAX_DAMAGES: Final = 5
 
 
+_DAMAGED_HERE: Final = "the state here is damaged: a full sync follows"
 LACKS_ROOM: Final = "the disk is nearly full here: nothing is taken from the primary until there is more room"
 
 
@@ -76,7 +77,7 @@ class Needs:
     """What a follower needs of its server.
 
     `changed` is called when the state of the link has changed, `applied` when something of the primary is in our log.
-    `over` gives a link what is between it and the socket.
+    `damage_met` has the tables mended, `over` gives a link what is between it and the socket.
     """
 
     core: Core
@@ -85,6 +86,7 @@ class Needs:
     replacement: Replacement
     changed: Callable[[], None]
     applied: Callable[[], None]
+    damage_met: Callable[[], None]
     over: Callable[[asyncio.Protocol], asyncio.BaseProtocol]
 
 
@@ -109,6 +111,8 @@ class Follower:
         self._stream: LogStream | None = None
         self._full_sync: FullSync | None = None
         self._wants_all = False
+        self._met_damage = False  # in our tables, by what the primary has sent
+        self._is_known = False  # the primary has told us its replication id
         self._damages = 0
         self._failed_syncs = 0  # in a row
         self._sync_failure = ""
@@ -142,7 +146,8 @@ class Follower:
         now_s = self._clock.monotonic()
         link = self._link
         if link is None:
-            if self._connecting is None and now_s >= self._next_try_s:
+            is_mending = self._met_damage and self._needs.core.repair.in_progress
+            if self._connecting is None and now_s >= self._next_try_s and not is_mending:
                 if self._lacks_room:
                     self._lost(LinkError(LACKS_ROOM, is_lasting=True))
                 else:
@@ -160,7 +165,7 @@ class Follower:
         """Take a full sync, because our own state is damaged."""
         self._wants_all = True
         if self._link is not None and self._full_sync is None:
-            self._link.fail(LinkError("the state here is damaged: a full sync follows"))
+            self._link.fail(LinkError(_DAMAGED_HERE))
 
     # -- connecting ----------------------------------------------------------------------------------------------------
 
@@ -173,10 +178,13 @@ class Follower:
     async def _open(self) -> None:
         config, log_ = self._config, self._engine.log
         offset = log_.end.offset
-        id_to_send = "?" if self._wants_all else log_.replids.id_to_send(offset)
+        replids = log_.replids
+        id_to_send = replids.replication_id if self._is_known else replids.id_to_send(offset)
+        if self._wants_all:
+            id_to_send = "?"
         takes_over = self._failover is not None
         if takes_over:
-            id_to_send = log_.replids.replication_id  # the id by which a replica of ours knows our log
+            id_to_send = replids.replication_id  # the id by which a replica of ours knows our log
         introduction = Introduction(
             _announced_port(config),
             config.replica_announce_ip,
@@ -215,6 +223,8 @@ class Follower:
 
     def link_continues(self, replication_id: str, store_id: str) -> None:
         self._was_accepted()
+        if self._wants_all:
+            raise LinkError(_DAMAGED_HERE)  # the damage was found while we asked for the rest
         engine = self._engine
         offset = engine.log.end.offset
         replids = engine.log.replids.follow(replication_id, offset, store_id)
@@ -229,6 +239,7 @@ class Follower:
         self.state = State.CONNECTED
         self._reason = ""
         self._wants_all = False
+        self._is_known = True
         self._failed_syncs = 0
         self._sync_failure = ""
         self._needs.changed()
@@ -257,12 +268,11 @@ class Follower:
         try:
             if self._full_sync is not None:
                 self._full_sync.received(data)
+                self._work_soon()
                 self._throttle()
             elif self._stream is not None:
                 self._stream.feed(data)
                 self._work_soon()
-        except FrameError as error:
-            self._damaged(error)
         except (SyncError, LogWriteError, OSError) as error:
             self._sync_failed(error)
 
@@ -318,6 +328,9 @@ class Follower:
     def _work(self) -> None:
         """Apply a slice of what has come."""
         self._is_due = False
+        if self._full_sync is not None:
+            self._work_on(self._full_sync)
+            return
         stream, link = self._stream, self._link
         if stream is None or link is None or self._stopped:
             return
@@ -328,7 +341,7 @@ class Follower:
         end_s = self._clock.monotonic() + SLICE_S
         try:
             while True:
-                batches = _take(stream)
+                batches = stream.next_slice(SLICE_BYTES, SLICE_COMMANDS)
                 if batches and self._lacks_room:
                     self._refuse(link, LACKS_ROOM)
                     return
@@ -341,6 +354,12 @@ class Follower:
                     break
         except FrameError as error:
             self._damaged(error)
+            return
+        except TABLE_DAMAGE as error:
+            self._needs.damage_met()
+            self._met_damage = True
+            is_mended = self._needs.core.repair.in_progress
+            self._refuse(link, f"it meets damage in the tables here: {error}", is_lasting=not is_mended)
             return
         except ReplayError as error:
             log.error("the state does not fit the primary's commands, a full sync follows: %s", error)
@@ -357,21 +376,34 @@ class Follower:
         link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
         self._acknowledge()
 
+    def _work_on(self, sync: FullSync) -> None:
+        """Take over a slice of the log that a full sync has received."""
+        try:
+            if sync.take_slice(SLICE_BYTES, SLICE_COMMANDS):
+                self._work_soon()
+        except FrameError as error:
+            self._damaged(error)
+        except (SyncError, LogWriteError, OSError) as error:
+            self._sync_failed(error)
+        else:
+            self._throttle()
+
     @property
     def _lacks_room(self) -> bool:
         """Whether the disk has little more than the reserve, in which only commands that make room are written."""
         return self._engine.refusal in (Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL)
 
-    def _refuse(self, link: Link, reason: str) -> None:
+    def _refuse(self, link: Link, reason: str, *, is_lasting: bool = True) -> None:
         """Give up the link for longer than a moment, as nothing more can be applied."""
         self.state = State.HANDSHAKE  # so that we do not connect again at once
         self._down_since_s = self._clock.monotonic()
         self._needs.changed()
-        link.fail(LinkError(reason, is_lasting=True))
+        link.fail(LinkError(reason, is_lasting=is_lasting))
 
     def _apply(self, batches: list[StreamedBatch]) -> None:
         self._engine.apply(batches)
         self._damages = 0
+        self._met_damage = False
         self._needs.applied()
 
     def _acknowledge(self) -> None:
@@ -383,9 +415,11 @@ class Follower:
     # -- full sync -----------------------------------------------------------------------------------------------------
 
     def _throttle(self) -> None:
-        """Pause reading while the tables are far behind."""
-        if self._link is not None and self._full_sync is not None:
-            self._link.set_reading(not self._full_sync.is_behind)
+        """Pause reading while the tables are far behind, or more has come than was looked at."""
+        sync = self._full_sync
+        if self._link is not None and sync is not None:
+            is_late = self._is_due and sync.pending_bytes >= MAX_PENDING_BYTES
+            self._link.set_reading(not is_late and not sync.is_behind)
 
     def _received_all(self, stream: LogStream) -> None:
         """The full sync is complete and its state is ours; the log goes on with `stream`."""
@@ -455,22 +489,3 @@ def _announced_port(config: Config) -> int:
     """The port at which the primary and Sentinel are to find us."""
     own = config.tls_port if config.tls_replication and config.tls_port else config.port
     return config.replica_announce_port or own
-
-
-def _take(stream: LogStream) -> list[StreamedBatch]:
-    """Whole batches for a slice, at least one.  Sound batches before a damaged one are given; the next call raises."""
-    batches: list[StreamedBatch] = []
-    size = count = 0
-    while size < SLICE_BYTES and count < SLICE_COMMANDS:
-        try:
-            batch = stream.next(SLICE_COMMANDS)
-        except FrameError:
-            if batches:
-                break
-            raise
-        if batch is None:
-            break
-        batches.append(batch)
-        size += len(batch.data)
-        count += len(batch.requests or ())  # none are held of a long batch, which ends the slice by its size
-    return batches

@@ -123,7 +123,7 @@ class FullSync:
         return -1 if base is None else self._engine.files.create(self._log.home.path / base.name)
 
     def received(self, data: bytes) -> None:
-        """Take bytes of the base, then of the log.  Raises FrameError, SyncError, LogWriteError, OSError."""
+        """Take bytes of the base, then of the log.  Raises SyncError, OSError."""
         self.read_bytes += len(data)
         if self._engine.files.free_bytes(self._directory) < self._engine.space.reserve_bytes:
             raise SyncError("the disk is nearly full")
@@ -134,16 +134,29 @@ class FullSync:
             write_all(self._engine.files, self._base_fd, piece)
         if data:
             self._stream.feed(data)
-            batches = list(iter(self._stream.next, None))
-            if batches:
-                self._log.append_verbatim(b"".join([batch.data for batch in batches]), batches[-1].offset)
         if not self._base_left:
             self._news.set()
+
+    def take_slice(self, most_bytes: int, most_commands: int) -> bool:
+        """Append some of the batches that have come to the log; -> whether there may be more.
+
+        Raises FrameError, LogWriteError.
+        """
+        batches = self._stream.next_slice(most_bytes, most_commands)
+        if batches:
+            self._log.append_verbatim(b"".join([batch.data for batch in batches]), batches[-1].offset)
+            self._news.set()
+        return bool(batches) or self._stream.is_unfinished
 
     @property
     def is_behind(self) -> bool:
         """Whether the tables are so far behind that the rest should stay with the primary for a while."""
         return not self._base_left and self._behind_bytes > FAR_BYTES
+
+    @property
+    def pending_bytes(self) -> int:
+        """What has come, and is in no file yet."""
+        return self._stream.pending_bytes
 
     # -- making tables of it -------------------------------------------------------------------------------------------
 

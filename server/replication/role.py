@@ -56,6 +56,7 @@ class Replication:
         rewriting: Rewriting,
         replacement: Replacement,
         applied: Callable[[], None],
+        damage_met: Callable[[], None],
         over: Callable[[asyncio.Protocol], asyncio.BaseProtocol] = lambda link: link,
     ) -> None:
         """`applied` is called when something that came from a primary is in our log.
@@ -73,7 +74,16 @@ class Replication:
         self._tasks = tasks
         self._gate = gate
         self._kill = kill
-        self.needs = Needs(core, ticks, tasks, replacement, changed=self._refuse, applied=applied, over=over)
+        self.needs = Needs(
+            core,
+            ticks,
+            tasks,
+            replacement,
+            changed=self._refuse,
+            applied=applied,
+            damage_met=damage_met,
+            over=over,
+        )
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         primary = self._config.replicaof

@@ -37,7 +37,10 @@ def unpack_row(row: bytes, key: bytes = b"") -> Any:
     """Undo `pack_row`; older rows have checksums without a key.  Raises DamagedRowError."""
     if not is_bound(row, key):
         raise DamagedRowError("a row")
-    return msgpack.unpackb(row[_HEAD_BYTES:] if row[:1] == _MARK else row, strict_map_key=False)
+    try:
+        return msgpack.unpackb(row[_HEAD_BYTES:] if row[:1] == _MARK else row, strict_map_key=False)
+    except ValueError:
+        raise DamagedRowError("a row") from None
 
 
 def rebind_row(row: bytes, key: bytes, new_key: bytes) -> bytes:

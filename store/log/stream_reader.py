@@ -144,6 +144,27 @@ class LogStream:
             self.offset = batch.offset
         return batch
 
+    def next_slice(self, most_bytes: int, most_commands: int) -> list[StreamedBatch]:
+        """Whole batches for a slice of work, about as many as that; none also when `is_unfinished` is set.
+
+        Sound batches before a damaged one are returned; the next call raises FrameError.
+        """
+        batches: list[StreamedBatch] = []
+        size = count = 0
+        while size < most_bytes and count < most_commands:
+            try:
+                batch = self.next(most_commands)
+            except FrameError:
+                if batches:
+                    break
+                raise
+            if batch is None:
+                break
+            batches.append(batch)
+            size += len(batch.data)
+            count += len(batch.requests or ())  # none are held of a long batch, which ends the slice by its size
+        return batches
+
     def _simple_batch(self, mark: int) -> StreamedBatch | None:
         """The next batch if it is simple, else None; `mark` is where the first comment line in it begins."""
         end = self._buffer.find(b"\n", mark) + 1

@@ -51,6 +51,8 @@ from riverbed.store.swap import Places
 
 REPLACED_DIRECTORY: Final = "replaced"
 
+# Violations that are looked at to decide what can be repaired.
+_KEPT: Final = 100
 _ELSEWHERE: Final = "restore a snapshot, or copy a replica"
 
 
@@ -67,6 +69,23 @@ class Action(NamedTuple):
 
 def _unannounced(plan: ReplayPlan) -> None:
     """Announce nothing."""
+
+
+def mend_tables(directory: Path, execute: Execute, *, now_ms: int) -> Action | None:
+    """Make the tables of a stopped store again, if they are broken and the log is whole; None if it is not so.
+
+    Raises what `Repair` and `Repair.mend` raise.
+    """
+    with Repair(directory, execute, now_ms=now_ms) as repair:
+        check = Check(directory, is_held=True)
+        first: dict[bool, list[Violation]] = {True: [], False: []}
+        for violation in check.violations():
+            found = first[violation.table == "log"]
+            if len(found) < _KEPT:
+                found.append(violation)
+        if check.log.is_missing or first[True] or all(violation.table == BACKLOG for violation in first[False]):
+            return None
+        return repair.mend(check, first[False])[-1]
 
 
 class Repair:

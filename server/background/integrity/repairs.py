@@ -104,6 +104,7 @@ class Repairs:
         self._task: asyncio.Task[None] | None = None
         self._waiting: tuple[Session, Block] | None = None
         self._again_s = 0.0
+        self._removal: asyncio.Task[None] | None = None
 
     # -- when ----------------------------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class Repairs:
         with contextlib.suppress(UnsafeFileError):
             require_directory(self._directory)
             if self._engine.files.exists(self._directory):
-                self._tasks.in_thread("removing a repair's files", shutil.rmtree, self._directory, True)
+                self._removal = self._tasks.in_thread("removing a repair's files", shutil.rmtree, self._directory, True)
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -223,6 +224,8 @@ class Repairs:
         raise RepairError("more was written than could be executed; try again with fewer writes")
 
     async def _clear(self) -> None:
+        if self._removal is not None:
+            await asyncio.wait([self._removal])
         if self._engine.files.exists(self._directory):
             await self._tasks.in_thread(
                 "removing a repair's files", shutil.rmtree, self._directory, expected=(OSError,)

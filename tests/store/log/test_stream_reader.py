@@ -267,3 +267,26 @@ def test_a_long_value_that_is_not_closed_is_refused_when_its_batch_is_not_kept(
     data = bytes(wrong) + encode_annotation(bytes(wrong), START + len(wrong), 1)
     with pytest.raises(FrameError, match="closed"):
         received(LogStream(START, 1 << 20), data, 7000)
+
+
+def test_a_slice_ends_amid_a_flood_of_comments_and_says_that_there_is_more() -> None:
+    stream = LogStream(START, 1 << 30)
+    stream.feed(b"#\n" * 100_000)
+    slices = 0
+    while True:
+        assert stream.next_slice(1 << 18, 512) == []
+        if not stream.is_unfinished:
+            break
+        slices += 1
+    assert 100_000 // 512 // 2 <= slices <= 100_000 // 512 + 1
+
+
+def test_a_slice_has_sound_batches_before_a_damaged_one() -> None:
+    data = written(some_batches(7))
+    stream = LogStream(START, 1 << 20)
+    stream.feed(data + b"garbage\r\n")
+    found = b""
+    with pytest.raises(FrameError):
+        while True:
+            found += b"".join(batch.data for batch in stream.next_slice(1 << 18, 512))
+    assert found == data

@@ -1,0 +1,273 @@
+"""Whatever meets damage in the tables has them mended: a start, an undone tick, a rewrite, a snapshot, a replica."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from riverbed.server.replication.follower import Follower
+from riverbed.server.replication.link import LinkError
+from riverbed.store import engine as engines
+from riverbed.store.errors import StateLostError
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
+from riverbed.store.offline.repair import REPLACED_DIRECTORY
+from tests.conftest import StartRiverbed
+from tests.server.background.integrity.test_repairs import (
+    ASK,
+    QUIET,
+    VALUE,
+    persistence,
+    require_whole,
+    with_damage,
+)
+from tests.support.replicas import fill, follow, info, until_level
+from tests.support.servers import RiverbedServer, StartError
+from tests.support.store.stores import Store, sid
+from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import until
+
+MENDING = {**QUIET, "auto-repair": "yes"}
+# Rows of entries as large as this have pages of their own.
+PAGE_BYTES = 4096
+LEAF = struct.Struct("<QHH")  # the head of a page: number, padding, flags
+
+
+def files_of(directory: Path) -> dict[Path, bytes]:
+    """What counts in a store; the rest is who had it open."""
+    found = [directory / STATE_DIRECTORY / DATA_NAME, *(directory / LOG_DIRECTORY).iterdir()]
+    return {path: path.read_bytes() for path in found}
+
+
+def with_tail_on_damage(start: StartRiverbed) -> RiverbedServer:
+    """A killed server; the tail of its log acknowledges entries of a run that is damaged in the tables."""
+    server = start(options={**MENDING, "checkpoint-interval-ms": 600_000})
+    with server.client() as client:
+        fill(client, "s", 300)
+        client.ask("XGROUP", "CREATE", "s", "g", "0")
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "100", "STREAMS", "s", ">")
+        first = client.ask("XRANGE", "s", "-", "+", "COUNT", "1").split(b"\r\n")[3]
+        client.ask("SAVE")
+        assert client.ask("XACK", "s", "g", first.decode()) == b":1\r\n"
+    server.kill()
+    flip(server.directory, "pel")
+    return server
+
+
+def flip(directory: Path, table: str) -> None:
+    """Flip the last bit of the first row of a table, in place, as the disk does."""
+    env = lmdb.open(str(directory / STATE_DIRECTORY), max_dbs=30, map_size=1 << 30, readonly=True, lock=False)
+    with env.begin() as txn:
+        key, row = next(iter(txn.cursor(env.open_db(table.encode(), txn=txn, create=False))))
+    env.close()
+    flip_row(directory, key, row)
+
+
+def flip_row(directory: Path, key: bytes, row: bytes) -> None:
+    path = directory / STATE_DIRECTORY / DATA_NAME
+    data = path.read_bytes()
+    assert key + row in data
+    with path.open("r+b") as file:  # a store that has it mapped sees the change
+        file.write(data.replace(key + row, key + row[:-1] + bytes((row[-1] ^ 1,))))
+
+
+# -- a start -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_whose_log_ends_on_a_damaged_row_makes_the_tables_again(start_riverbed: StartRiverbed) -> None:
+    server = with_tail_on_damage(start_riverbed)
+    server.start()
+    assert "made the tables again" in server.log_tail()
+    with server.client() as client:
+        assert client.ask("XPENDING", "s", "g").startswith(b"*4\r\n:99\r\n")
+        assert client.ask("XLEN", "s") == b":300\r\n"
+    assert (server.directory / REPLACED_DIRECTORY / STATE_DIRECTORY / DATA_NAME).exists()
+    assert server.stop() == 0
+
+
+def test_a_start_that_may_not_mend_says_what_does(start_riverbed: StartRiverbed) -> None:
+    server = with_tail_on_damage(start_riverbed)
+    before = files_of(server.directory)
+    server.options["auto-repair"] = "no"
+    with pytest.raises(StartError, match=r"damaged data: .*`riverbed check .* --repair` makes the tables again"):
+        server.start()
+    assert files_of(server.directory) == before
+    server.options["auto-repair"] = "yes"
+    server.start()
+    assert server.stop() == 0
+
+
+def test_a_start_with_a_damaged_log_as_well_changes_nothing(start_riverbed: StartRiverbed) -> None:
+    server = with_tail_on_damage(start_riverbed)
+    (log,) = (server.directory / LOG_DIRECTORY).glob("*.incr.aof")
+    sound = log.read_bytes()
+    data = bytearray(sound)
+    data[len(data) // 3] ^= 1
+    log.write_bytes(data)
+    before = files_of(server.directory)
+    with pytest.raises(StartError, match="damaged data: "):
+        server.start()
+    assert files_of(server.directory) == before
+    assert not (server.directory / REPLACED_DIRECTORY).exists()
+    log.write_bytes(sound)
+    server.start()
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("how", ["cut", "no tables", "garbage"])
+def test_a_start_with_tables_that_do_not_open_makes_them_again(start_riverbed: StartRiverbed, how: str) -> None:
+    server = start_riverbed(options=MENDING)
+    with server.client() as client:
+        fill(client, "s", 2000)
+    server.stop()
+    path = server.directory / STATE_DIRECTORY / DATA_NAME
+    data = path.read_bytes()
+    changed = {
+        "cut": data[: len(data) // 2],
+        "no tables": data.replace(b"entries", b"EntrieS"),
+        "garbage": b"x" * 99_999,
+    }
+    path.write_bytes(changed[how])
+    server.start()
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":2000\r\n"
+    assert server.stop() == 0
+
+
+# -- a tick that is undone ---------------------------------------------------------------------------------------------
+
+
+def damaged_below_the_tail(directory: Path) -> Store:
+    """An open store whose last checkpoint has been damaged since; the log's tail changes the damaged row."""
+    store = Store(directory)
+    store.fill(b"s", 20)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    store.run("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "5", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.run("XACK", "s", "g", "1-0")
+    store.commit()
+    flip_row(directory, *next(store.engine.tables.env.begin().cursor(store.txn.handles["pel"]).iternext()))
+    return store
+
+
+def test_a_tick_is_undone_although_the_tail_of_the_log_meets_damage(tmp_path: Path) -> None:
+    store = damaged_below_the_tail(tmp_path / "store")
+    told: list[Exception] = []
+    store.engine.on_remade = told.append
+    store.run("XADD", "s", "21-0", "f", "v")
+    store.engine.rollback(0, store.clock.now_ms)
+    assert len(told) == 1 and "damaged" in str(told[0])
+    assert store.stream().length == 20
+    group = store.groups().get(b"g")
+    assert group is not None
+    assert [entry.entry_id for entry in group.pending()] == [sid(f"{number}-0") for number in range(2, 6)]
+    store.checkpoint()
+    store.kill()
+
+
+def test_a_long_log_is_left_to_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "MOST_REMADE", 10)
+    store = damaged_below_the_tail(tmp_path / "store")
+    store.run("XADD", "s", "21-0", "f", "v")
+    with pytest.raises(StateLostError, match=r"could not be rebuilt: .*damaged"):
+        store.engine.rollback(0, store.clock.now_ms)
+    store.kill()
+
+
+# -- a command that meets a broken page --------------------------------------------------------------------------------
+
+
+def test_a_broken_page_is_mended_like_a_damaged_row(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options=MENDING)
+    with server.client() as client:
+        fill(client, "s", 20_000, 100)
+        client.ask("XADD", "s", "9999999999999-7", "field", VALUE)
+        client.ask("SAVE")
+        path = server.directory / STATE_DIRECTORY / DATA_NAME
+        data = path.read_bytes()
+        with path.open("r+b") as file:
+            at = data.find(VALUE)
+            while at >= 0:
+                page = at - at % PAGE_BYTES
+                number, padding, flags = LEAF.unpack_from(data, page)
+                assert flags & 2, "a leaf"
+                file.seek(page)
+                file.write(LEAF.pack(number, padding, 0x40))  # a page that is no leaf, no branch and no large value
+                at = data.find(VALUE, page + PAGE_BYTES)
+        answer = client.ask(*ASK)
+        assert re.match(rb"-ERR .*damaged.*RIVERBED REPAIR mends it", answer), answer
+        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        assert VALUE in client.ask(*ASK)
+        assert client.ask("XLEN", "s") == b":20001\r\n"
+
+
+# -- a process that meets damage ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [("BGREWRITEAOF",), ("RIVERBED", "SNAPSHOT", "name")])
+def test_a_rewrite_or_a_snapshot_that_meets_damage_has_it_mended(
+    start_riverbed: StartRiverbed, words: tuple[str, ...]
+) -> None:
+    server = with_damage(start_riverbed, **{"auto-repair": "yes"})
+    with server.client() as client:
+        answer = client.ask(*words)
+        assert answer.startswith(b"+Background") or b"does not fit its checksum" in answer
+        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        assert VALUE in client.ask(*ASK)
+        assert not client.ask("RIVERBED", "SNAPSHOT", "after").startswith(b"-")
+    require_whole(server)
+
+
+def test_repairs_one_after_the_other_end_well(start_riverbed: StartRiverbed) -> None:
+    server = with_damage(start_riverbed)
+    with server.client() as client:
+        for number in range(1, 9):
+            assert b"offset" in client.ask("RIVERBED", "REPAIR")
+            assert persistence(server)["riverbed_repairs"] == str(number)
+    require_whole(server)
+
+
+# -- a replica ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_replica_that_meets_damage_mends_it_by_its_own_log(start_riverbed: StartRiverbed) -> None:
+    primary, replica = start_riverbed(options=QUIET), start_riverbed(options=MENDING)
+    with primary.client() as client:
+        follow(replica, primary.port)
+        fill(client, "s", 2000)
+        client.ask("XGROUP", "CREATE", "s", "g", "0")
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "500", "STREAMS", "s", ">")
+        first = client.ask("XRANGE", "s", "-", "+", "COUNT", "1").split(b"\r\n")[3].decode()
+        until_level(primary, replica)
+        replica.stop()
+        flip(replica.directory, "pel")
+        replica.start()
+        follow(replica, primary.port)
+        until_level(primary, replica)
+        syncs = info(primary, "stats")["sync_full"]
+        assert client.ask("XCLAIM", "s", "g", "Bob", "0", first, "JUSTID").startswith(b"*1")
+        until(lambda: persistence(replica)["riverbed_repairs"] == "1", f"the repair\n{replica.log_tail()}")
+        until_level(primary, replica)
+        assert info(primary, "stats")["sync_full"] == syncs, replica.log_path.read_text() + primary.log_path.read_text()
+        ask = ("XPENDING", "s", "g")
+        with replica.client() as other:
+            assert other.ask(*ask) == client.ask(*ask)
+
+
+def test_a_demand_for_everything_outlives_a_link_that_is_being_opened(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        following: Any = Follower(ticks.server.replication.needs, ticks.server.replication.primary, "127.0.0.1", 1)
+        following.ask_for_everything()  # behind the words that ask for the rest alone
+        with pytest.raises(LinkError, match="a full sync follows"):
+            following.link_continues("0" * 40, "0" * 40)
+        assert following._wants_all
+        await asyncio.sleep(0)
+        ticks.close()
+
+    in_loop(body())
