@@ -260,7 +260,8 @@ def test_the_rule_looks_at_size_and_growth_and_does_not_loop(tmp_path: Path) -> 
     async def body() -> None:
         ticks = Ticks(tmp_path, auto_aof_rewrite_min_size=1_000, auto_aof_rewrite_percentage=50)
         client = ticks.connect()
-        rewriting = Started(ticks.server.context, ticks.executor, ticks.server.tasks, ticks.server.checkpoints)
+        server = ticks.server
+        rewriting = Started(server.context, ticks.executor, server.tasks, server.checkpoints, ticks.executor.failures)
         log = ticks.engine.log
 
         async def grow_to(size: int) -> None:
