@@ -285,8 +285,9 @@ def test_a_slice_has_sound_batches_before_a_damaged_one() -> None:
     data = written(some_batches(7))
     stream = LogStream(START, 1 << 20)
     stream.feed(data + b"garbage\r\n")
-    found = b""
+    found: list[StreamedBatch] = []
+    while sum(len(batch.data) for batch in found) < len(data):
+        found += stream.next_slice(1 << 18, 512)
+    assert b"".join(batch.data for batch in found) == data
     with pytest.raises(FrameError):
-        while True:
-            found += b"".join(batch.data for batch in stream.next_slice(1 << 18, 512))
-    assert found == data
+        stream.next_slice(1 << 18, 512)
