@@ -43,7 +43,7 @@ MODULE: Final = "riverbed.server.background.integrity.repair_worker"
 _NICENESS: Final = 5
 
 
-class _Remaking:
+class Remaking:
     """The tables in DIRECTORY/repair, made of the log in DIRECTORY."""
 
     def __init__(self, directory: Path, map_bytes: int, node_entries: int, node_bytes: int, leave_bytes: int) -> None:
@@ -92,7 +92,7 @@ def work(server: Server) -> None:
     directory, *numbers = sys.argv[1:]
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    remaking = _Remaking(Path(directory), *map(int, numbers))
+    remaking = Remaking(Path(directory), *map(int, numbers))
     reports = Reports(server)
     try:
         while True:

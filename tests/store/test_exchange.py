@@ -1,0 +1,189 @@
+"""New tables take the place of the old ones in a running store: in which order, and what is carried over."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from riverbed.server.background.integrity.repair_worker import Remaking
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import ReplayError
+from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
+from riverbed.store.options import Fsync
+from riverbed.store.position import LogPosition
+from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.tables import environment
+from tests.support.store.stores import Store, sid
+
+NO_REPORTS: Any = SimpleNamespace(step=lambda *step: None)
+MAP_BYTES = 1 << 28
+
+
+class Noting(OsFiles):
+    """Notes what happens to directories."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.free = 1 << 40
+        self.broken = ""
+
+    def rename(self, source: Path, target: Path, /) -> None:
+        if source.name == self.broken:
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        super().rename(source, target)
+        if target.is_dir():
+            self.notes.append(f"{source.name} to {target.name}")
+
+    def sync_directory(self, path: Path, /) -> None:
+        super().sync_directory(path)
+        self.notes.append(f"sync {path.name}")
+
+    def free_bytes(self, path: Path, /) -> int:
+        return self.free
+
+
+def remade(store: Store, end: LogPosition | None = None, **sizes: int) -> Path:
+    """-> tables that the store's log has made, up to `end`."""
+    remaking = Remaking(store.directory, MAP_BYTES, sizes.get("entries", 100), sizes.get("size", 4096), 0)
+    remaking.replay(end or store.engine.log.end, NO_REPORTS)
+    remaking.check(NO_REPORTS)
+    return store.directory / REPAIR_DIRECTORY / STATE_DIRECTORY
+
+
+def filled(tmp_path: Path, **options: Any) -> Store:
+    store = Store(tmp_path / "store", fsync=Fsync.ALWAYS, **options)
+    store.fill(b"s", 10)
+    store.commit()
+    return store
+
+
+def exchange(store: Store, made: Path) -> None:
+    store.engine.exchange_tables(made, store.directory / REPAIR_DIRECTORY / "old")
+
+
+def test_the_exchange_is_durable_in_an_order_that_leaves_one_of_the_two(tmp_path: Path) -> None:
+    files = Noting()
+    store = filled(tmp_path, files=files)
+    made = remade(store)
+    files.notes.clear()
+    exchange(store, made)
+    assert files.notes[:3] == ["state to old", "state to state", "sync store"]
+    assert store.stream().length == 10
+    store.kill()
+
+
+def test_what_the_log_holds_beyond_the_new_tables_is_executed(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    made = remade(store)
+    store.add(b"s", "11-0", "12-0")
+    store.commit()
+    exchange(store, made)
+    assert (store.stream().length, store.stream().last_id) == (12, sid("12-0"))
+    store.checkpoint()
+    store.kill()
+
+
+def test_a_checkpoint_under_way_ends_before_its_tables_close(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    made = remade(store)
+    durability = store.engine.begin_checkpoint()
+    exchange(store, made)
+    assert store.engine.checkpoints.syncing is not durability
+    store.checkpoint()
+    store.kill()
+
+
+def test_a_disk_that_has_filled_up_meanwhile_is_noticed(tmp_path: Path) -> None:
+    files = Noting()
+    store = filled(tmp_path, files=files, reserve_bytes=1 << 20)
+    made = remade(store)
+    assert store.engine.refusal is None
+    files.free = 1000
+    exchange(store, made)
+    assert store.engine.refusal is not None
+    store.kill()
+
+
+def test_the_ids_of_the_log_are_those_of_the_new_tables(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    made = remade(store)
+    store.engine.set_replids(ReplicationIds.new())  # as after a promotion meanwhile
+    exchange(store, made)
+    assert store.txn.replids == store.engine.log.replids
+    store.checkpoint()
+    store.engine.close()
+    store.open()
+    assert store.engine.log.replids.previous_id == store.txn.replids.previous_id
+    store.kill()
+
+
+def test_old_tables_that_cannot_be_moved_stay_in_use(tmp_path: Path) -> None:
+    files = Noting()
+    store = filled(tmp_path, files=files)
+    made = remade(store)
+    files.broken = STATE_DIRECTORY
+    with pytest.raises(OSError, match="busy"):
+        exchange(store, made)
+    files.broken = ""
+    assert store.stream().length == 10
+    store.add(b"s", "11-0")
+    store.checkpoint()
+    store.kill()
+
+
+# -- what the process makes --------------------------------------------------------------------------------------------
+
+
+def test_new_tables_have_nodes_of_the_size_that_is_set(tmp_path: Path) -> None:
+    store = filled(tmp_path, node_max_entries=4)
+    exchange(store, remade(store, entries=4))
+    assert store.stream().node_count == 2
+    store.kill()
+
+
+def test_new_tables_are_durable_when_the_process_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB syncs the page that makes a commit valid with the next commit, or when it is told."""
+    store = filled(tmp_path)
+    opened: list[Any] = []
+
+    class Environment:
+        def __init__(self, env: Any) -> None:
+            self._env = env
+            self.is_synced = True
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "begin":
+                self.is_synced = False
+            if name == "sync":
+                self.is_synced = True
+            return getattr(self._env, name)
+
+    open_environment = environment._open
+
+    def open_noted(*arguments: Any, **options: Any) -> Any:
+        opened.append(Environment(open_environment(*arguments, **options)))
+        return opened[-1]
+
+    monkeypatch.setattr(environment, "_open", open_noted)
+    Remaking(store.directory, MAP_BYTES, 100, 4096, 0).replay(store.engine.log.end, NO_REPORTS)
+    assert opened and opened[-1].is_synced
+    monkeypatch.undo()
+    store.kill()
+
+
+def test_new_tables_that_are_broken_are_found_by_the_process(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    made = remade(store)
+    remaking = Remaking(store.directory, MAP_BYTES, 100, 4096, 0)
+    path = made / "data.mdb"
+    data = path.read_bytes()
+    assert b"$1\r\nv" in data
+    path.write_bytes(data.replace(b"$1\r\nv", b"$1\r\nw"))
+    with pytest.raises(ReplayError, match="are broken as well"):
+        remaking.check(NO_REPORTS)
+    store.kill()
