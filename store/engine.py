@@ -187,14 +187,27 @@ class Engine:
         if self.is_loaded:
             self._note_policy()
 
+    def set_role(self, *, is_replica: bool) -> None:
+        """Follow another server from now on, or none."""
+        self.options.is_replica = self.txn.follows = is_replica
+        if self.is_loaded:
+            self._note_policy()
+
     def _note_policy(self) -> None:
         """Have the manifest say whether a power cut may take writes that later ones follow.
 
-        A disk that refuses it leaves what it said before.  It says too much then for a log that is synced now, and too
-        little for one that is not: the start after a power cut may refuse what it could have cut off.
+        It may where replies do not wait for the disk, and on a replica, which writes several batches at a time.
+
+        A disk that refuses it leaves what it said before, until the next checkpoint.  It says too much then for a log
+        that is synced now, and too little for one that is not: the start after a power cut may refuse what it could
+        have cut off.
         """
-        with contextlib.suppress(LogWriteError):
-            self.log.note_policy(is_unsynced=self.options.fsync is not Fsync.ALWAYS)
+        is_unsynced = self.options.fsync is not Fsync.ALWAYS or self.options.is_replica
+        if is_unsynced != self.log.home.manifest.is_unsynced:
+            with contextlib.suppress(LogWriteError):
+                if not is_unsynced:
+                    self._sync()
+                self.log.note_policy(is_unsynced=is_unsynced)
 
     # -- a tick --------------------------------------------------------------------------------------------------------
 
@@ -539,6 +552,7 @@ class Engine:
         self.end_checkpoint()
         if self.log.is_full:
             self._begin_file_if_needed()  # the moment in which the least is left to sync
+        self._note_policy()
         self.tables.retry_mark()
         if self.log.refusal is not None:
             raise LogWriteError(self.log.refusal)

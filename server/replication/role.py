@@ -91,7 +91,7 @@ class Replication:
         for name in ("min-replicas-to-write", "min-replicas-max-lag"):
             self._config.observe(name, self.primary.count_good)
         self._config.observe("replica-serve-stale-data", self._refuse)
-        core.txn.follows = self.is_replica
+        core.engine.set_role(is_replica=self.is_replica)
         self._refuse()
 
     @property
@@ -156,8 +156,7 @@ class Replication:
     def _begin_following(self, host: str, port: int, failover: Failover | None = None) -> None:
         was_primary = self.follower is None
         self._config.replicaof = host, port
-        self._core.txn.follows = True
-        self._engine.options.is_replica = True
+        self._engine.set_role(is_replica=True)
         self.follower = Follower(self.needs, self.primary, host, port, failover)
         self._refuse()
         if was_primary:
@@ -208,9 +207,8 @@ class Replication:
         follower.stop()
         self.follower = None
         self._config.replicaof = None
-        self._core.txn.follows = False
         engine = self._engine
-        engine.options.is_replica = False
+        engine.set_role(is_replica=False)
         engine.set_replids(engine.log.replids.branch(engine.log.end.offset))
         log.info("a primary from here on, at offset %d", engine.log.end.offset)
         self.primary.cut_off()

@@ -160,7 +160,7 @@ class Log:
 
         The manifest lists the base; the caller must put the file there.  Raises OSError.
         """
-        home = LogHome(directory / LOG_DIRECTORY, files, Manifest(base=base, replids=replids))
+        home = LogHome(directory / LOG_DIRECTORY, files, Manifest(base=base, replids=replids, is_unsynced=True))
         log = cls(home, files, sys.maxsize, True)
         files.make_directory(home.path)
         log._offset = start_offset
@@ -497,12 +497,11 @@ class Log:
         self._put_manifest(self.home.manifest)
 
     def note_policy(self, *, is_unsynced: bool) -> None:
-        """Note whether replies wait until the log is durable, before the first that does not.
+        """Note whether a power cut may take writes that later ones follow, before the first such write.
 
         Raises LogWriteError as `set_replids` does.
         """
-        if self.home.manifest.is_unsynced != is_unsynced:
-            self._put_manifest(replace(self.home.manifest, is_unsynced=is_unsynced))
+        self._put_manifest(replace(self.home.manifest, is_unsynced=is_unsynced))
 
     def hold_tails(self) -> None:
         """Have every tail open the files that it still has to read: some are about to be deleted."""

@@ -151,6 +151,38 @@ def test_the_manifest_says_whether_replies_wait_for_the_disk(place: Path) -> Non
         store.open()
 
 
+def test_a_replica_writes_several_batches_at_a_time_and_says_so(place: Path) -> None:
+    store = Store(place, fsync=Fsync.ALWAYS)
+    store.engine.set_role(is_replica=True)
+    assert manifest_of(place).is_unsynced
+    store.engine.set_role(is_replica=False)
+    assert not manifest_of(place).is_unsynced
+    store.kill()
+
+
+def test_a_log_is_durable_before_the_manifest_says_that_replies_wait_for_it(place: Path) -> None:
+    store = Store(place, fsync=Fsync.NO)
+    store.fill(b"s", 3)
+    store.commit()
+    assert store.engine.log.unsynced_bytes
+    store.engine.set_fsync(Fsync.ALWAYS)
+    assert not store.engine.log.unsynced_bytes
+    store.kill()
+
+
+def test_a_checkpoint_notes_what_a_full_disk_has_refused(place: Path) -> None:
+    files = FullFolder()
+    store = Store(place, fsync=Fsync.ALWAYS, files=files)
+    files.is_full = True
+    store.engine.set_fsync(Fsync.NO)
+    assert not manifest_of(place).is_unsynced
+    files.is_full = False
+    store.fill(b"s", 3)
+    store.checkpoint()
+    assert manifest_of(place).is_unsynced
+    store.kill()
+
+
 def test_a_start_has_another_replication_id_although_nothing_is_left(place: Path) -> None:
     stopped_by_a_power_cut(place)
     before = manifest_of(place).replids

@@ -84,8 +84,8 @@ class Repaired:
     async def end(self) -> None:
         """Wait for the end of the repair under way, and for what comes of it."""
         await self.ticks.settle()
-        while self.ticks.server.context.repair.in_progress:
-            await asyncio.sleep(0.001)
+        if self.repairs._task is not None:
+            await asyncio.wait([self.repairs._task])
         await self.ticks.settle()
 
 
