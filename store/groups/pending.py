@@ -51,6 +51,7 @@ from riverbed.store.format.pending import (
 from riverbed.store.groups.run_rows import cut_out, pieces, replace_alone, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery
 from riverbed.store.ids import StreamID, pack_id, unpack_id
+from riverbed.store.tables.ranges import seek_below
 
 if TYPE_CHECKING:
     import lmdb
@@ -65,6 +66,8 @@ _CHUNK: Final = 16
 _MAX_DEAD: Final = 64
 # A run of which one ID in so many changes, or fewer, is not taken apart.
 _CUTS: Final = 4
+
+_IN_INDEX: Final = "a key in the index of pending entries by time"
 
 
 class Pel:
@@ -111,7 +114,7 @@ class Pel:
             run = Run.under(key, row)
             if not key.startswith(self._prefix):
                 run = None
-        if run is None or run.first > packed_id:
+        if run is None or not run.first <= packed_id <= run.last:
             _require_place(cursor, self._prefix + packed_id)
         return run
 
@@ -182,7 +185,6 @@ class Pel:
         first, last = pack_id(start), pack_id(end)
         low = self._prefix + first
         dead = 0
-        before = b""
         size = 2  # most queries are for a few entries
         if (cursor := self._rows("pel")).set_range(low):
             _require_place(cursor, low)
@@ -193,9 +195,6 @@ class Pel:
                 run = Run.under(key, row)
                 if not key.startswith(self._prefix) or run.first > last:
                     return
-                if run.first <= before:
-                    raise DamagedRowError("the order of rows")
-                before = run.last
                 if self._lives(run.consumer_no):
                     dead = 0
                     cut = run.within(first, last)
@@ -370,10 +369,13 @@ class Pel:
     def _places(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
         """As `by_time`, with None for each dead run."""
         low = after + b"\0" if after else self._prefix
+        if not after and seek_below(cursor := self._rows("pel_by_time"), low):
+            self._require_foreign_place(*cursor.item())
         while (cursor := self._rows("pel_by_time")).set_range(low):
             chunk = list(islice(cursor.iternext(), _CHUNK))
             for key, value in chunk:
                 if not key.startswith(self._prefix):
+                    self._require_foreign_place(key, value)
                     return
                 run = self._placed(key, value or last_in_key(key))
                 yield key, run if run is not None and self._lives(run.consumer_no) else None
@@ -381,14 +383,27 @@ class Pel:
                 return
             low = chunk[-1][0] + b"\0"
 
+    def _require_foreign_place(self, key: bytes, value: bytes) -> None:
+        """Raise DamagedRowError if a key beside those of the group is one of them, but for a flipped bit."""
+        last = value or last_in_key(key)
+        self._require_place_of(self._run_for(last), last)
+
     def _placed(self, key: bytes, last: bytes) -> Run | None:
         """The run that a key of the index by time leads to.  Raises DamagedRowError when it leads to another."""
         run = self._run_for(last)
         if run is not None and time_key(self._group_no, run) == key:
             return run
         if self._txn.cursor("pel_by_time").set_key(key):
-            raise DamagedRowError("a key in the index of pending entries by time")
+            raise DamagedRowError(_IN_INDEX)
+        self._require_place_of(run, last)
         return run  # the index has changed since the key was read
+
+    def _require_place_of(self, run: Run | None, last: bytes) -> None:
+        """Raise DamagedRowError if this is the run that ends with `last`, and the index by time does not lead to it."""
+        if run is None or run.last != last:
+            return
+        if not self._txn.cursor("pel_by_time").set_key(time_key(self._group_no, run)):
+            raise DamagedRowError(_IN_INDEX)
 
     # -- changes -------------------------------------------------------------------------------------------------------
 

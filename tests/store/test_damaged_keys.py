@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -190,7 +191,7 @@ def test_names_of_streams_that_expire_during_a_scan_are_left_out(directory: Path
     store.kill()
 
 
-def flip_key_in_place(directory: Path, table: str, number: int, at: int) -> None:
+def flip_key_in_place(directory: Path, table: str, number: int, at: int, bit: int = 4) -> None:
     """Flip a bit in the byte `at` of a key, given by its number in its table, where it stands in its page."""
     env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
     with env.begin() as txn:
@@ -199,7 +200,7 @@ def flip_key_in_place(directory: Path, table: str, number: int, at: int) -> None
     path = directory / STATE_DIRECTORY / DATA_NAME
     data = path.read_bytes()
     changed = bytearray(key)
-    changed[at] ^= 4
+    changed[at] ^= bit
     assert key + row in data
     path.write_bytes(data.replace(key + row, bytes(changed) + row))
 
@@ -210,10 +211,11 @@ def opened(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(directory)
 
 
+@pytest.mark.parametrize("bit", [1, 4])
 @pytest.mark.parametrize("at", [0, 4, -1])
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_stream_under_a_damaged_key_is_an_error_and_no_missing_key(
-    directory: Path, number: int, at: int, monkeypatch: pytest.MonkeyPatch
+    directory: Path, number: int, at: int, bit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(directory)
     names = [b"aaa", b"sss", b"zzz"]
@@ -222,24 +224,25 @@ def test_a_stream_under_a_damaged_key_is_an_error_and_no_missing_key(
     store.run("XADD", "zzz", "1-1", "f", "v")
     store.checkpoint()
     store.engine.close()
-    flip_key_in_place(directory, "keys", number, at)
+    flip_key_in_place(directory, "keys", number, at, bit)
     store = opened(directory, monkeypatch)
     with pytest.raises(DamagedRowError):
         store.txn.databases[0].stream(names[number], 0)
     store.kill()
 
 
+@pytest.mark.parametrize("bit", [1, 2, 4])
 @pytest.mark.parametrize("at", [-1, 11, 7])
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_a_consumer_with_a_damaged_key_in_its_list_is_an_error(
-    directory: Path, number: int, at: int, monkeypatch: pytest.MonkeyPatch
+    directory: Path, number: int, at: int, bit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(directory)
     for consumer in ("Alice", "Bob"):
         store.run("XREADGROUP", "GROUP", "g", consumer, "COUNT", "5", "STREAMS", "s", ">")
     store.checkpoint()
     store.engine.close()
-    flip_key_in_place(directory, "pel_by_consumer", number, at)
+    flip_key_in_place(directory, "pel_by_consumer", number, at, bit)
     store = opened(directory, monkeypatch)
     group = store.groups().get(b"g")
     assert group is not None
@@ -416,6 +419,57 @@ def test_a_name_under_a_damaged_key_is_missed_by_no_list_of_keys(
     store.kill()
 
 
+@pytest.mark.parametrize("number", [3, 4])
+@pytest.mark.parametrize("count", [1, 2, 500])
+def test_a_name_that_has_moved_to_another_database_is_missed_by_no_scan(
+    directory: Path, number: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(directory)
+    for key in ("t", "u"):
+        store.run("XADD", key, "1-1", "f", "v")
+    for key in ("v", "w"):
+        store.run("XADD", key, "1-1", "f", "v", db=1)
+    store.checkpoint()
+    store.engine.close()
+    flip_key_in_place(directory, "names", number, 3, 1)  # of keyspace 1, now of keyspace 0
+    store = opened(directory, monkeypatch)
+    database = store.txn.databases[1]
+
+    def scan() -> None:
+        cursor, _ = database.scan(0, count, 0)
+        while cursor:
+            cursor, _ = database.scan(cursor, count, 0)
+
+    with pytest.raises(DamagedRowError):
+        scan()
+    store.kill()
+
+
+@pytest.mark.parametrize("bit", [1, 2, 4])
+@pytest.mark.parametrize("at", [7, 15, -1])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_pending_entries_are_claimed_by_age_or_an_error(
+    directory: Path, number: int, at: int, bit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(directory)
+    for consumer in ("Alice", "Bob"):
+        store.clock.now_ms += 10
+        store.run("XREADGROUP", "GROUP", "g", consumer, "COUNT", "5", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.engine.close()
+    flip_key_in_place(directory, "pel_by_time", number, at, bit)
+    store = opened(directory, monkeypatch)
+    store.clock.now_ms += 100_000
+
+    def claim() -> None:
+        reply = store.run("XREADGROUP", "GROUP", "g", "Carol", "COUNT", "100", "CLAIM", "1", "STREAMS", "s", ">")
+        assert str(reply).count("-1") >= 20
+
+    with pytest.raises(DamagedRowError):
+        claim()
+    store.kill()
+
+
 def exchange_rows(directory: Path, table: str, first: int, second: int) -> None:
     """Exchange the values of two rows, as damage in the directory of a page does."""
     env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
@@ -447,3 +501,84 @@ def test_pending_entries_out_of_order_are_an_error(directory: Path) -> None:
         with pytest.raises(DamagedRowError):
             store.run(*words)
     store.kill()
+
+
+BRANCH = 1  # the flag of a page of LMDB that holds other pages' first keys
+PAGE_BYTES = 4096
+
+
+def keys_in_branches(directory: Path, table: str) -> list[int]:
+    """Where in the data file the keys of a table stand in pages that lead to other pages."""
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin() as txn:
+        keys = list(txn.cursor(env.open_db(table.encode(), txn=txn, create=False)).iternext(values=False))
+    env.close()
+    data = (directory / STATE_DIRECTORY / DATA_NAME).read_bytes()
+    found = []
+    for page in range(0, len(data), PAGE_BYTES):
+        flags = int.from_bytes(data[page + 10 : page + 12], "little")
+        if flags == BRANCH:
+            text = data[page : page + PAGE_BYTES]
+            found += [page + text.find(key) + len(key) for key in keys if key in text]
+    return found
+
+
+@pytest.mark.parametrize("back", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("table", ["keys", "entries", "pel", "pel_by_consumer"])
+def test_a_flipped_bit_in_the_tree_leads_to_the_right_row_or_an_error(
+    tmp_path: Path, table: str, back: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "store"
+    store = Store(place)
+    for number in range(300):
+        store.run("XADD", f"key-{number:03}", "1-1", "f", "v" * 40)
+    store.fill(b"s", 400)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    for number in range(400):
+        store.run("XREADGROUP", "GROUP", "g", f"c{number % 3}", "COUNT", "1", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.engine.close()
+    path = place / STATE_DIRECTORY / DATA_NAME
+    sound = path.read_bytes()
+    ends = keys_in_branches(place, table)
+    assert len(ends) > 3, "a table of several pages"
+    for end in ends[:: max(len(ends) // 4, 1)]:
+        for bit in (1, 16):
+            data = bytearray(sound)
+            data[end - back] ^= bit
+            path.write_bytes(data)
+            store = opened(place, monkeypatch)
+            assert wrong_answers(store) == []
+            store.kill()
+
+
+def wrong_answers(store: Store) -> list[object]:
+    """The lookups that found something else than what is there, errors left out."""
+    group = None
+    with contextlib.suppress(DamagedRowError, lmdb.Error):
+        group = store.groups().get(b"g")
+    questions: list[tuple[object, Callable[[], object], object]] = []
+    for number in range(0, 300, 7):
+        key = b"key-%03d" % number
+        questions.append((key, lambda key=key: store.db.stream(key, 0) is not None, True))
+    for number in range(1, 401, 7):
+        entry_id = sid(f"{number}-0")
+        questions.append((number, lambda entry_id=entry_id: store.stream().has(entry_id), True))
+        questions.append((number, lambda entry_id=entry_id: len(store.stream().rows(entry_id, entry_id)), 1))
+        if group is not None:
+            questions.append((number, lambda entry_id=entry_id: group.pel.get(entry_id) is not None, True))
+    if group is not None:
+        for consumer in group.consumers.values():
+            owned = lambda number=consumer.consumer_no: sum(  # noqa: E731
+                len(run) for run in group.pel.owned(number, MIN_ID, MAX_ID)
+            )
+            questions.append((consumer.name, owned, consumer.pel_count))
+    wrong = []
+    for name, ask, right in questions:
+        try:
+            answer = ask()
+        except (DamagedRowError, lmdb.Error):
+            continue
+        if answer != right:
+            wrong.append((name, answer))
+    return wrong

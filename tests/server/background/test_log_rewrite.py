@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -352,6 +353,33 @@ def test_the_file_of_a_rewrite_under_way_is_no_leftover(tmp_path: Path) -> None:
         await ticks.settle()
         await end_of_removals()
         assert not path.exists(), "the rewrite has ended, and this file was not its own"
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_hold_ends_the_rewrite_under_way_and_none_begins_before_its_end(tmp_path: Path) -> None:
+    class Process:
+        is_killed = False
+
+        def kill(self) -> None:
+            self.is_killed = True
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        server = ticks.server
+        rewriting: Any = Started(
+            server.context, ticks.executor, server.tasks, server.checkpoints, ticks.executor.failures
+        )
+        rewriting._worker = process = Process()
+        with rewriting.held("the tables are being repaired"):
+            assert process.is_killed
+            rewriting.schedule()
+            rewriting.begin_if_due()
+            assert not rewriting.count
+        rewriting.begin_if_due()
+        assert rewriting.count == 1
+        rewriting._worker = None
         ticks.close()
 
     in_loop(body())

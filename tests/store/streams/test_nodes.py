@@ -14,7 +14,9 @@ from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.streams.stream import Stream
-from riverbed.store.tables.environment import TABLES
+from riverbed.store.tables.environment import TABLES, Tables
+from riverbed.store.tables.reader import TableReader
+from riverbed.store.tables.streams import nodes_of, stream_row
 from tests.support.store.stores import Store, sid
 
 MAP_BYTES = 1 << 30
@@ -69,6 +71,7 @@ def delete(*entry_ids: str) -> Callable[[Stream], object]:
 CHANGES = {
     "a trim of the first node": (trim_to(46), [0]),
     "a trim of half": (trim_to(25), [0, 1, 3, 6]),
+    "a trim into the tail": (trim_to(1), [0, 11]),
     "an approximate trim": (trim_nearly(25), [0, 5]),
     "a deletion in the first node": (delete("1-0"), [0]),
     "a deletion in the middle": (delete("22-0"), [5]),
@@ -77,7 +80,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-@pytest.mark.parametrize("bit", [1, 4])
+@pytest.mark.parametrize("bit", [1, 2, 4])
 @pytest.mark.parametrize("at", [0, 7, 8, 15, 23])
 def test_a_change_that_meets_a_damaged_key_is_refused(
     filled: Path, tmp_path: Path, what: str, at: int, bit: int, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +105,21 @@ def test_sound_nodes_are_no_damage(filled: Path, tmp_path: Path, what: str) -> N
     change(store.stream())
     assert store.stream().length == sum(1 for _ in store.stream().rows(sid("0-0"), sid("99-0"))) < ENTRIES
     store.kill()
+
+
+@pytest.mark.parametrize("number", [0, 5, 11])
+@pytest.mark.parametrize("at", [0, 7, 8, 23])
+def test_a_list_of_nodes_lacks_none(filled: Path, tmp_path: Path, at: int, number: int) -> None:
+    shutil.copytree(filled, tmp_path / "copy")
+    flip(tmp_path / "copy", number, at, 2)
+    tables = Tables(tmp_path / "copy", MAP_BYTES, readonly=True)
+    with tables.env.begin() as txn:
+        reader = TableReader(tables, txn)
+        row = stream_row(reader, 0, b"s")
+        assert row is not None
+        with pytest.raises(DamagedRowError):
+            list(nodes_of(reader, row))
+    tables.close()
 
 
 def test_the_nodes_of_a_copy_belong_to_it(filled: Path, tmp_path: Path) -> None:

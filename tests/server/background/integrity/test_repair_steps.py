@@ -13,6 +13,7 @@ import pytest
 from riverbed.server.background.integrity import repairs as module
 from riverbed.server.background.integrity.repairs import AGAIN_S, MAX_ROUNDS, NEAR_BYTES
 from riverbed.server.background.worker import WorkerError
+from riverbed.store.layout import DATA_NAME
 from riverbed.store.position import LogPosition
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -121,6 +122,53 @@ def test_the_process_executes_what_is_on_the_disk_and_checks_it_before_the_excha
         assert [next(iter(order)) for order in Process.orders] == ["replay", "check", "replay", "replay"]
         assert len(repaired.exchanges) == 1
         repaired.ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_makes_what_was_written_durable_before_the_log_is_executed(tmp_path: Path, played: None) -> None:
+    async def body() -> None:
+        repaired = Repaired(tmp_path, appendfsync="no")
+        await repaired.ticks.ask(repaired.client, "XADD s 1-1 f v")
+        assert b"offset" in await repaired.repair()
+        assert repaired.replays[-1] == repaired.ticks.engine.log.end
+        repaired.ticks.close()
+
+    in_loop(body())
+
+
+def test_no_rewrite_is_under_way_during_a_repair_which_ends_the_damage(tmp_path: Path, played: None) -> None:
+    async def body() -> None:
+        repaired = Repaired(tmp_path)
+        core = repaired.ticks.server.context
+        core.scrub.damage[DATA_NAME] = "a row"
+        held: list[bool] = []
+        with between(lambda ticks: held.append(core.rewrite.is_held)):
+            assert b"offset" in await repaired.repair()
+        assert held and all(held) and not core.rewrite.is_held
+        assert not core.scrub.damage
+        repaired.ticks.close()
+
+    in_loop(body())
+
+
+def test_the_exchange_cuts_off_a_client_that_is_still_reading(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        reader, other = ticks.connect(), ticks.connect()
+        await ticks.ask(other, *(f"XADD s {number}-1 f {'v' * 1000}" for number in range(1, 3001)))
+        await ticks.ask(other, "SAVE")
+        reader.session.congested = True  # the client does not read on
+        reader.send("XRANGE s - +")
+        await ticks.settle()
+        assert reader.session.long_reply is not None
+        engine: Any = ticks.engine
+        exchanged: list[Path] = []
+        engine.exchange_tables = lambda made, aside: exchanged.append(made)
+        ticks.server.repairs._exchange(tmp_path / "made", tmp_path / "aside")
+        assert reader.is_closed and not other.is_closed
+        assert exchanged == [tmp_path / "made"]
+        ticks.close()
 
     in_loop(body())
 
