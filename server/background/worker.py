@@ -156,7 +156,7 @@ class Worker:
         """The next answer.  Raises WorkerError when there is none: it failed, has ended, or is silent."""
         while not self._lines:
             if self._failure is not None:
-                raise DamageMetError(self._failure) if self.was_killed_by_pages else WorkerError(self._failure)
+                raise DamageMetError(self._failure) if self._was_killed_by_pages else WorkerError(self._failure)
             self._news.clear()
             try:
                 async with asyncio.timeout(SILENCE_S):
@@ -170,7 +170,7 @@ class Worker:
         return answer
 
     @property
-    def was_killed_by_pages(self) -> bool:
+    def _was_killed_by_pages(self) -> bool:
         """Whether it ended as a process does that LMDB leads through broken pages."""
         process = self._process
         return process is not None and process.returncode in _OF_BROKEN_PAGES

@@ -22,7 +22,7 @@ from riverbed.store.model import Change
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
-from riverbed.store.tables.ranges import seek_below
+from riverbed.store.tables.ranges import seek, seek_below
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
@@ -152,7 +152,7 @@ class Database(Namespace):
         names = self.txn.cursor("names")
         seen = 0
         start = streams.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))
-        rows = list(islice(names.iternext(), count + 1)) if names.set_range(start) else []
+        rows = list(islice(names.iternext(), count + 1)) if seek(names, start) else []
         if not cursor and seek_below(names, start):
             self._require_foreign(*names.item(), now_ms)
         for packed, key in rows[:count]:
@@ -201,13 +201,13 @@ class Database(Namespace):
         """
         for _ in range(100):
             names = self.txn.cursor("names")
-            if not self.size or not names.set_range(streams.name_key(self.keyspace_no, 0)):
+            if not self.size or not seek(names, streams.name_key(self.keyspace_no, 0)):
                 return None
             low = streams.decode_name_key(names.key())[1]
-            if not (names.set_range(streams.name_key(self.keyspace_no + 1, 0)) and names.prev()):
+            if not (seek(names, streams.name_key(self.keyspace_no + 1, 0)) and names.prev()):
                 names.last()
             high = streams.decode_name_key(names.key())[1]
-            names.set_range(streams.name_key(self.keyspace_no, low + secrets.randbelow(high - low + 1)))
+            seek(names, streams.name_key(self.keyspace_no, low + secrets.randbelow(high - low + 1)))
             key = names.value()
             if self.stream(key, now_ms) is not None:
                 return key

@@ -25,6 +25,7 @@ from riverbed.store.format.pending import Run, group_prefix, last_in_key, time_p
 from riverbed.store.format.streams import StreamRow, decode_key_key, stream_prefix
 from riverbed.store.groups.lag import lag
 from riverbed.store.tables.groups import group_rows
+from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import estimated_bytes
 
@@ -118,7 +119,7 @@ class Sample:
         for _ in range(STREAM_ROWS_A_LOOK // _SLICE_ROWS):
             with self._reader() as reader:
                 cursor = reader.cursor("keys")
-                found = cursor.set_range(self._place + b"\0") if self._place else cursor.first()
+                found = seek(cursor, self._place + b"\0") if self._place else cursor.first()
                 rows = list(islice(cursor.iternext(), _SLICE_ROWS)) if found else []
             homes = {db.keyspace_no for db in self._txn.databases}
             for packed, row in rows:
@@ -232,7 +233,7 @@ def _oldest_ms(reader: TableReader, group: GroupFigures) -> int | None:
         return None
     prefix = group_prefix(group.group_no)
     cursor = reader.cursor("pel_by_time")
-    if not cursor.set_range(time_prefix(group.group_no, 0)):  # entries without an owner come before
+    if not seek(cursor, time_prefix(group.group_no, 0)):  # entries without an owner come before
         return None
     for key in islice(cursor.iternext(values=False), _MAX_DEAD):
         if not key.startswith(prefix):

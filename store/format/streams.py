@@ -15,6 +15,7 @@ from dataclasses import astuple
 from struct import Struct
 from typing import Final, NamedTuple
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.packing import add_checksum, is_bound, pack_row, unpack_row, without_checksum
 from riverbed.store.format.rows import pack_ids, unpack_ids
 from riverbed.store.ids import StreamID, pack_id, unpack_id
@@ -156,7 +157,9 @@ def name_key(keyspace_no: int, stream_no: int) -> bytes:
 
 
 def decode_name_key(packed: bytes) -> tuple[int, int]:
-    """-> (keyspace_no, stream_no)"""
+    """-> (keyspace_no, stream_no).  Raises DamagedRowError."""
+    if len(packed) != _KEYSPACE_STREAM.size:
+        raise DamagedRowError("the key of a name")
     keyspace_no, stream_no = _KEYSPACE_STREAM.unpack(packed)
     return keyspace_no, stream_no
 

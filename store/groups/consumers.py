@@ -34,6 +34,7 @@ from riverbed.store.groups.pending import Pel
 from riverbed.store.groups.young import Young
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
+from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
     from riverbed.store.groups.recent_deliveries import RecentDeliveries
@@ -185,7 +186,7 @@ class Members:
         found = []
         cursor = self.stream.txn.cursor("groups")
         prefix = group_key(self.stream.stream_no, self.group_no)
-        if self.consumer_count and cursor.set_range(prefix):
+        if self.consumer_count and seek(cursor, prefix):
             for key, row in cursor.iternext():
                 if not key.startswith(prefix):
                     break

@@ -51,7 +51,7 @@ from riverbed.store.format.pending import (
 from riverbed.store.groups.run_rows import cut_out, pieces, replace_alone, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery
 from riverbed.store.ids import StreamID, pack_id, unpack_id
-from riverbed.store.tables.ranges import seek_below
+from riverbed.store.tables.ranges import seek, seek_below
 
 if TYPE_CHECKING:
     import lmdb
@@ -186,9 +186,9 @@ class Pel:
         low = self._prefix + first
         dead = 0
         size = 2  # most queries are for a few entries
-        if (cursor := self._rows("pel")).set_range(low):
+        if seek(cursor := self._rows("pel"), low):
             _require_place(cursor, low)
-        while (cursor := self._rows("pel")).set_range(low):
+        while seek(cursor := self._rows("pel"), low):
             # other code may move the cursor before the caller asks this generator for the next run
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
@@ -244,14 +244,14 @@ class Pel:
     def _read(self, low: bytes, size: int) -> tuple[list[bytes], bool]:
         """`size` rows from the key `low` on; -> rows, and whether these are all.  Without their keys they cost less."""
         cursor = self._rows("pel")
-        if not cursor.set_range(low):
+        if not seek(cursor, low):
             return [], True
         _require_place(cursor, low)
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
             _require_order(found)
             return found, False
-        cursor.set_range(low)  # behind them are other groups' rows, or none
+        seek(cursor, low)  # behind them are other groups' rows, or none
         found = []
         for key, row in islice(cursor.iternext(), size):
             if not key.startswith(self._prefix):
@@ -267,7 +267,7 @@ class Pel:
         ends = []
         for consumer_no in (UNOWNED, *owners):
             prefix = owner_prefix(self._group_no, consumer_no)
-            if cursor.set_range(prefix + after + b"\0") and cursor.key().startswith(prefix):
+            if seek(cursor, prefix + after + b"\0") and cursor.key().startswith(prefix):
                 ends.append(last_in_key(cursor.key()))
         return min(ends, default=None)
 
@@ -275,7 +275,7 @@ class Pel:
         """The highest pending ID."""
         cursor = self._rows("pel")
         past = group_prefix(self._group_no + 1)
-        if cursor.set_range(past):
+        if seek(cursor, past):
             _require_place(cursor, past)
             Run.under(*cursor.item())
             found = cursor.prev()
@@ -293,7 +293,7 @@ class Pel:
         for consumer_no in (UNOWNED, *owners):
             prefix = owner_prefix(self._group_no, consumer_no)
             past = owner_prefix(self._group_no, consumer_no + 1)
-            found = lists.prev() if lists.set_range(past) else lists.last()
+            found = lists.prev() if seek(lists, past) else lists.last()
             if found and lists.key().startswith(prefix):
                 ends.append(unpack_id(last_in_key(lists.key())))
         return max(ends, default=None)
@@ -305,9 +305,9 @@ class Pel:
         low = prefix + first
         size = 2
         cursor = self._rows("pel_by_consumer")
-        if cursor.prev() if cursor.set_range(low) else cursor.last():
+        if cursor.prev() if seek(cursor, low) else cursor.last():
             self._require_foreign(cursor.key(), consumer_no)
-        while (cursor := self._rows("pel_by_consumer")).set_range(low):
+        while seek(cursor := self._rows("pel_by_consumer"), low):
             chunk = list(islice(cursor.iternext(values=False), size))
             for key in chunk:
                 if not key.startswith(prefix):
@@ -371,7 +371,7 @@ class Pel:
         low = after + b"\0" if after else self._prefix
         if not after and seek_below(cursor := self._rows("pel_by_time"), low):
             self._require_foreign_place(*cursor.item())
-        while (cursor := self._rows("pel_by_time")).set_range(low):
+        while seek(cursor := self._rows("pel_by_time"), low):
             chunk = list(islice(cursor.iternext(), _CHUNK))
             for key, value in chunk:
                 if not key.startswith(self._prefix):

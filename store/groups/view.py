@@ -21,6 +21,7 @@ from riverbed.store.format.groups import (
 from riverbed.store.groups.pending import Pel
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.tables.groups import group_rows
+from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.view import OpenView
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class GroupsView:
     def _consumers(self, group_no: int) -> Iterator[tuple[bytes, int, int]]:
         cursor = self._view.new_cursor("groups")
         prefix = group_key(self._stream_no, group_no)
-        if cursor.set_range(prefix + b"\0"):
+        if seek(cursor, prefix + b"\0"):
             for key, packed in cursor.iternext():
                 if not key.startswith(prefix):
                     return

@@ -26,7 +26,7 @@ from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
 from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text
 from riverbed.store.model import IdempotenceSettings
 from riverbed.store.streams.stream import Stream
-from riverbed.store.tables.ranges import seek_below
+from riverbed.store.tables.ranges import seek, seek_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +82,7 @@ class Idempotence:
         cursor = self._txn.cursor("idmp_ids")
         if cursor.set_key(key):
             return idmp.IidRow.unpack(key, cursor.value()).entry_id
-        if cursor.set_range(key):
+        if seek(cursor, key):
             idmp.IidRow.unpack(*cursor.item())
         if seek_below(cursor, key):
             idmp.IidRow.unpack(*cursor.item())
@@ -123,7 +123,7 @@ class Idempotence:
         settings.records_added += 1
         if held + 1 > self.max_records:
             cursor = txn.cursor("idmp")
-            cursor.set_range(idmp.record_key(packed_producer, 1))
+            seek(cursor, idmp.record_key(packed_producer, 1))
             _drop_record(txn, cursor.key())
         self._stream.touch()
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
@@ -195,7 +195,7 @@ class Idempotence:
         old, new_no = stream_prefix(records_no), copy.idempotence.records_no
         for table in ("idmp", "idmp_ids", "idmp_times"):
             source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
-            found = source.set_range(old)
+            found = seek(source, old)
             while found and source.key().startswith(old):
                 target.put(*idmp.with_records_no(table, *source.item(), new_no))
                 found = source.next()
@@ -235,7 +235,7 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
     """
     times = txn.cursor("idmp_times")
     start = b""
-    while times.set_range(start):
+    while seek(times, start):
         records_no = decode_stream_prefix(times.key())
         prefix = stream_prefix(records_no)
         row = txn.lmdb.get(prefix, db=txn.handles["idmp"])
@@ -248,7 +248,7 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
             txn.swept = True
             if expired():
                 return False
-            if not times.set_range(key):
+            if not seek(times, key):
                 break
         start = stream_prefix(records_no + 1)
     return True

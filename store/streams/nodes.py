@@ -15,6 +15,7 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.streams import NodeRow, decode_stream_prefix, id_in_key, stream_prefix
 from riverbed.store.ids import StreamID, pack_id
 from riverbed.store.tables import ranges
+from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
     import lmdb
@@ -28,7 +29,7 @@ _CHUNK: Final = 1000
 
 def first_node(nodes: lmdb.Cursor[bytes], prefix: bytes, floor_id: StreamID, first_id: StreamID) -> NodeRow:
     """The first node, which there must be, of a stream whose first entry is `first_id`.  Raises DamagedRowError."""
-    if not nodes.set_range(prefix + pack_id(floor_id)):
+    if not seek(nodes, prefix + pack_id(floor_id)):
         raise _damaged(prefix)
     key, row = nodes.item()
     node = NodeRow.unpack(key, row)
@@ -39,7 +40,7 @@ def first_node(nodes: lmdb.Cursor[bytes], prefix: bytes, floor_id: StreamID, fir
 
 def nodes_from(nodes: lmdb.Cursor[bytes], prefix: bytes, start: StreamID) -> Iterator[tuple[StreamID, NodeRow]]:
     """(first ID, node) of the nodes that begin at `start` or later, oldest first.  Raises DamagedRowError."""
-    if nodes.set_range(prefix + pack_id(start)):
+    if seek(nodes, prefix + pack_id(start)):
         for key, row in nodes.iternext():
             node = NodeRow.unpack(key, row)
             if not key.startswith(prefix):
@@ -49,7 +50,7 @@ def nodes_from(nodes: lmdb.Cursor[bytes], prefix: bytes, start: StreamID) -> Ite
 
 def node_chunks(nodes: lmdb.Cursor[bytes], prefix: bytes, start: StreamID) -> Iterator[list[Row]]:
     """The rows of the nodes from `start` on, oldest first, a few, then a thousand at a time; the last are left out."""
-    if nodes.set_range(prefix + pack_id(start)):
+    if seek(nodes, prefix + pack_id(start)):
         rows = nodes.iternext()
         size = _FIRST_CHUNK
         while chunk := list(islice(rows, size)):
@@ -72,7 +73,7 @@ def seek_node(nodes: lmdb.Cursor[bytes], prefix: bytes, entry_id: StreamID) -> N
 def seek_last_node(nodes: lmdb.Cursor[bytes], prefix: bytes) -> NodeRow | None:
     """Put the cursor on the last node; -> the node, None when there is none.  Raises DamagedRowError."""
     end = stream_prefix(decode_stream_prefix(prefix) + 1)
-    if nodes.set_range(end):
+    if seek(nodes, end):
         NodeRow.unpack(*nodes.item())
     if not ranges.seek_below(nodes, end):
         return None

@@ -28,6 +28,7 @@ from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change, IdempotenceSettings, Row
 from riverbed.store.streams.nodes import seek_last_node, seek_node
 from riverbed.store.tables import ranges
+from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.streams import estimated_bytes
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import seal
@@ -207,7 +208,7 @@ class Stream:
             self.prefix + start.to_bytes(16, "big"),
             self.prefix + end.to_bytes(16, "big"),
         )
-        if reader.set_range(low):
+        if seek(reader, low):
             key, row = reader.item()
             if low <= key <= high:
                 return bare_row(key, row)
@@ -217,7 +218,7 @@ class Stream:
     def first_row(self, start: StreamID) -> Row:
         """The first of `rows` from `start` on, which there must be."""
         reader = self.txn.reader
-        reader.set_range(self.prefix + max(start, self.floor_id).to_bytes(16, "big"))
+        seek(reader, self.prefix + max(start, self.floor_id).to_bytes(16, "big"))
         key, row = reader.item()
         return key, bare_row(key, row)
 
@@ -416,7 +417,7 @@ class Stream:
         """Give `copy` the same entries and nodes."""
         txn = self.txn
         for cursor, table in ((txn.reader, "entries"), (txn.nodes, "nodes")):
-            found = cursor.set_range(streams.entry_key(self.stream_no, self.floor_id))
+            found = seek(cursor, streams.entry_key(self.stream_no, self.floor_id))
             target = txn.lmdb.cursor(txn.handles[table])
             while found and cursor.key().startswith(self.prefix):
                 key, row = cursor.item()
@@ -535,7 +536,7 @@ class Stream:
             return
         reader = self.txn.reader
         if not self._is_there(self.first_id):
-            found = reader.set_range(self.prefix + pack_id(max(self.first_id, self.floor_id)))
+            found = seek(reader, self.prefix + pack_id(max(self.first_id, self.floor_id)))
             self._require_own(found)
             self.first_id = streams.id_in_key(reader.key())
         if not self._is_there(self.last_live_id):

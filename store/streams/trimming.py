@@ -15,6 +15,7 @@ from riverbed.store.format.streams import NodeRow, decode_live_counts, id_in_key
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NOT_TRIMMED, Change, References, Strategy, Trim, Trimmed
 from riverbed.store.streams.nodes import first_node, node_chunks, nodes_from
+from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
@@ -206,7 +207,7 @@ def _after_trim(stream: Stream, removed: int, dead_nodes: int) -> Trimmed:
             stream.first_id = stream.last_live_id = MIN_ID
         else:
             reader = stream.txn.reader
-            found = reader.set_range(stream.prefix + pack_id(max(stream.first_id, stream.floor_id)))
+            found = seek(reader, stream.prefix + pack_id(max(stream.first_id, stream.floor_id)))
             if not found or not reader.key().startswith(stream.prefix):
                 raise DamagedRowError("an entry", stream.stream_no)
             stream.first_id = id_in_key(reader.key())

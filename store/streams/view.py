@@ -15,6 +15,7 @@ from riverbed.store.format.entries import bare_values, size_of_bare, verified_si
 from riverbed.store.format.streams import NodeRow, id_in_key, packed_id_in
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.tables import ranges
+from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
     import lmdb
@@ -78,7 +79,7 @@ class StreamView:
     def _nodes(self, start: StreamID, end: StreamID) -> Iterator[tuple[StreamID, int]]:
         """(first ID, live entries) of the nodes that begin between `start` and `end`, including the tail."""
         cursor = self._view.new_cursor("nodes")
-        if cursor.set_range(self._prefix + pack_id(start)):
+        if seek(cursor, self._prefix + pack_id(start)):
             high = self._prefix + pack_id(end)
             for key, row in cursor.iternext():
                 live = NodeRow.unpack(key, row).live
@@ -91,7 +92,7 @@ class StreamView:
     def _count_keys(self, start: StreamID, end: StreamID) -> Generator[None, None, int]:
         cursor = self._view.new_cursor("entries")
         total = 0
-        if cursor.set_range(self._prefix + pack_id(start)):
+        if seek(cursor, self._prefix + pack_id(start)):
             high = self._prefix + pack_id(end)
             keys = cursor.iternext(values=False)
             while chunk := list(islice(keys, _SLICE_ROWS)):
@@ -104,7 +105,7 @@ class StreamView:
     def sizes(self, start: StreamID, count: int) -> tuple[list[int], StreamID]:
         """-> (the row sizes of the first `count` entries from `start` on, the ID behind the last of these)."""
         cursor = self._view.new_mapped_cursor("entries")
-        if not cursor.set_range(self._prefix + pack_id(max(start, self._floor_id))):
+        if not seek(cursor, self._prefix + pack_id(max(start, self._floor_id))):
             return [], start
         found = [(bytes(key), size_of_bare(row)) for key, row in islice(cursor.iternext(), count)]
         own = [(key, size) for key, size in found if key.startswith(self._prefix)]
@@ -217,4 +218,4 @@ def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bo
 
     The row may lie outside of the range.
     """
-    return ranges.seek_last(cursor, high) if reverse else cursor.set_range(low)
+    return ranges.seek_last(cursor, high) if reverse else seek(cursor, low)

@@ -15,6 +15,7 @@ from riverbed.store.format.entries import bare_row, bare_values
 from riverbed.store.format.streams import StreamRow, entry_key, id_in_key, stream_prefix
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.tables import ranges
+from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import nodes_of
 
@@ -52,7 +53,7 @@ class StreamEntries:
         Not a generator, which would take a tenth of the time of a rewrite.
         """
         row, cursor = self._row, self._cursor
-        if not row.length or not cursor.set_range(entry_key(row.stream_no, row.first_id)):
+        if not row.length or not seek(cursor, entry_key(row.stream_no, row.first_id)):
             return iter(())
         return islice(cursor.iternext(keys=False), row.length)
 
@@ -67,14 +68,14 @@ class StreamEntries:
     def rows(self, first: StreamID = MIN_ID, last: StreamID = MAX_ID) -> Iterator[Row]:
         """Those with first <= id <= last, as (key, value)."""
         low, high = self._edges(first, last)
-        if low <= high and self._cursor.set_range(low):
+        if low <= high and seek(self._cursor, low):
             for key, row in takewhile(lambda row: row[0] <= high, self._cursor.iternext()):
                 yield key, bare_row(key, row)
 
     def ids(self, first: StreamID = MIN_ID, last: StreamID = MAX_ID) -> Iterator[StreamID]:
         """The IDs of `rows`; the cost does not depend on the size of the entries."""
         low, high = self._edges(first, last)
-        if low <= high and self._cursor.set_range(low):
+        if low <= high and seek(self._cursor, low):
             yield from map(id_in_key, takewhile(high.__ge__, self._cursor.iternext(values=False)))
 
     def count_after(self, entry_id: StreamID) -> int:

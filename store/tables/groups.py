@@ -19,6 +19,7 @@ from riverbed.store.format.groups import (
 )
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix
 from riverbed.store.format.streams import StreamRow, stream_prefix
+from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
     import lmdb
@@ -84,10 +85,10 @@ def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) ->
     The cursor is over table `groups`, and must not be moved during the iteration.
     """
     prefix = stream_prefix(stream_no)
-    found = cursor.set_range(group_key(stream_no, first_no))
+    found = seek(cursor, group_key(stream_no, first_no))
     while found and cursor.key().startswith(prefix):
         key, row = cursor.item()
         group_no = decode_group_no(key)
         if len(key) == GROUP_KEY_BYTES:
             yield group_no, GroupRow.unpack(key, row)
-        found = cursor.set_range(group_key(stream_no, group_no + 1))
+        found = seek(cursor, group_key(stream_no, group_no + 1))

@@ -14,6 +14,7 @@ from riverbed.store.format.groups import decode_group_no, group_key
 from riverbed.store.format.pending import Run, group_prefix, last_in_key, owner_of_run, owner_prefix, time_key
 from riverbed.store.format.streams import StreamRow, decode_name_key, entry_key, key_key, name_key, stream_prefix
 from riverbed.store.progress import ignore
+from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,7 @@ class _Purge:
             if not self._delete(table, low, high):
                 return False
         groups = self._txn.cursor("groups")
-        while groups.set_range(low) and groups.key() < high:
+        while seek(groups, low) and groups.key() < high:
             # a group's row is the first one under its number; the rows of its consumers follow
             group_no = decode_group_no(groups.key())
             groups.delete()
@@ -125,7 +126,7 @@ class _Purge:
         pel, by_time = txn.handles["pel"], txn.handles["pel_by_time"]
         prefix = owner_prefix(group_no, consumer_no)
         cursor = txn.cursor("pel_by_consumer")
-        found = cursor.set_range(prefix)
+        found = seek(cursor, prefix)
         while found and cursor.key().startswith(prefix):
             for _ in range(_ROWS_A_LOOK):
                 key = group_prefix(group_no) + last_in_key(cursor.key())
@@ -147,7 +148,7 @@ class _Purge:
         txn = self._txn
         names = txn.cursor("names")
         low = name_key(keyspace_no, 0)
-        while names.set_range(low):
+        while seek(names, low):
             packed, key = names.item()
             home, stream_no = decode_name_key(packed)
             if home != keyspace_no:
@@ -166,7 +167,7 @@ class _Purge:
     def _delete(self, table: str, low: bytes, high: bytes) -> bool:
         """Delete the rows of `table` with low <= key < high."""
         cursor = self._txn.cursor(table)
-        if not cursor.set_range(low):
+        if not seek(cursor, low):
             return True
         while True:
             for _ in range(_ROWS_A_LOOK):

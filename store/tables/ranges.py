@@ -6,8 +6,9 @@ This module knows keys and cursors, but no streams.
 from __future__ import annotations
 
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.streams import packed_ids_in
 from riverbed.store.ids import ID_BYTES
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import lmdb
 
     from riverbed.store.model import Row
+
+    AnyCursor: TypeAlias = lmdb.Cursor[bytes] | lmdb.Cursor[memoryview]
 
 # Rows are fetched in chunks.  The first chunk is short: behind the range are the rows of other streams.
 _FIRST_CHUNK: Final = 32
@@ -30,7 +33,7 @@ def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None,
     """The rows with low <= key <= high, at most `count`; the greatest first when `reverse`."""
     if reverse:
         return _read_backward(cursor, low, high, count)
-    if not cursor.set_range(low):
+    if not seek(cursor, low):
         return []
     iterator = cursor.iternext()
     if count is not None and count <= _FIRST_CHUNK:
@@ -82,7 +85,7 @@ def read_within(
 
     No row has more than `largest_row` bytes.  A chunk has only as many rows as have room, and is measured when read.
     """
-    if not (seek_last(cursor, high) if reverse else cursor.set_range(low)):
+    if not (seek_last(cursor, high) if reverse else seek(cursor, low)):
         return []
     rows: list[Row] = []
     left = most_bytes
@@ -114,7 +117,7 @@ def read_within(
 
 def read_values(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int, *, reverse: bool) -> list[bytes]:
     """The values of `read`, fetched in one chunk: for a small `count`."""
-    if not (seek_last(cursor, high) if reverse else cursor.set_range(low)):
+    if not (seek_last(cursor, high) if reverse else seek(cursor, low)):
         return []
     values = list(islice(cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False), count))
     if not low <= cursor.key() <= high:
@@ -133,7 +136,7 @@ def read_values_within(
     reverse: bool,
 ) -> list[bytes] | None:
     """The values of `read_within`."""
-    if not (seek_last(cursor, high) if reverse else cursor.set_range(low)):
+    if not (seek_last(cursor, high) if reverse else seek(cursor, low)):
         return []
     most = min(most_bytes // largest_row, _VALUES_CHUNK)
     if most <= 1:
@@ -192,16 +195,39 @@ def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, hi
     del chunk[len(chunk) - outside :]
 
 
-def seek_last(cursor: lmdb.Cursor[bytes] | lmdb.Cursor[memoryview], high: bytes) -> bool:
-    """Put the cursor on the last row that is not above `high`; -> whether there is one."""
-    if cursor.set_range(high):
-        return bytes(cursor.key()) == high or cursor.prev()
-    return cursor.last()
+def seek(cursor: AnyCursor, low: bytes) -> bool:
+    """Put the cursor on the first row from `low` on; -> whether there is one.  Raises DamagedRowError.
+
+    A flipped bit in a page of the tree leads to a page beside the right one.  Then the row that is found is below
+    `low`, as LMDB takes the first one of the next page without a look at its key, or the row before it is not.
+    """
+    found = cursor.set_range(low)
+    if found and bytes(cursor.key()) < low:
+        raise _out_of_order()
+    is_first = not (cursor.prev() if found else cursor.last())
+    if not is_first and bytes(cursor.key()) >= low:
+        raise _out_of_order()
+    return found and (cursor.first() if is_first else cursor.next())
 
 
-def seek_below(cursor: lmdb.Cursor[bytes], past: bytes) -> bool:
-    """Put the cursor on the last row below `past`; -> whether there is one."""
-    return cursor.prev() if cursor.set_range(past) else cursor.last()
+def seek_last(cursor: AnyCursor, high: bytes) -> bool:
+    """Put the cursor on the last row that is not above `high`; -> whether there is one.  Raises DamagedRowError."""
+    return seek_below(cursor, high + b"\0")
+
+
+def seek_below(cursor: AnyCursor, past: bytes) -> bool:
+    """Put the cursor on the last row below `past`; -> whether there is one.  Raises DamagedRowError."""
+    found = cursor.set_range(past)
+    if found and bytes(cursor.key()) < past:
+        raise _out_of_order()
+    is_there = cursor.prev() if found else cursor.last()
+    if is_there and bytes(cursor.key()) >= past:
+        raise _out_of_order()
+    return is_there
+
+
+def _out_of_order() -> DamagedRowError:
+    return DamagedRowError("the order of rows")
 
 
 def is_run(cursor: lmdb.Cursor[bytes], packed_ids: bytes) -> bool:
@@ -215,7 +241,7 @@ def is_run(cursor: lmdb.Cursor[bytes], packed_ids: bytes) -> bool:
 
 def read_keys(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[bytes]:
     """The keys of `read`, forward; the cost does not depend on the size of the rows."""
-    if not cursor.set_range(low):
+    if not seek(cursor, low):
         return []
     return list(takewhile(high.__ge__, islice(cursor.iternext(values=False), count)))
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import lmdb
 
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.ranges import seek
 
 
 class TableReader:
@@ -45,7 +46,7 @@ class TableReader:
     def rows(self, table: str, prefix: bytes = b"", start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """The rows whose keys begin with `prefix`, in the order of their keys, from the key `start` on."""
         cursor = self.cursor(table)
-        if cursor.set_range(prefix if start is None else start) if prefix or start else cursor.first():
+        if seek(cursor, prefix if start is None else start) if prefix or start else cursor.first():
             for key, row in cursor.iternext():
                 if not key.startswith(prefix):
                     return

@@ -24,6 +24,7 @@ from riverbed.store.format.streams import (
     stream_prefix,
 )
 from riverbed.store.ids import ID_BYTES, StreamID
+from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.reader import TableReader
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def nodes_of(reader: TableReader, row: StreamRow) -> Iterator[tuple[StreamID, No
 def estimated_bytes(nodes: lmdb.Cursor[bytes], prefix: bytes, length: int, node_count: int, tail_bytes: int) -> int:
     """The bytes that a stream's entries take on disk, estimated from its counters and those of its first nodes."""
     size = seen = 0
-    if node_count and nodes.set_range(prefix):
+    if node_count and seek(nodes, prefix):
         for key, row in islice(nodes.iternext(), 64):
             if not key.startswith(prefix):
                 break

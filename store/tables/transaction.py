@@ -29,7 +29,7 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.namespace import Namespace
-from riverbed.store.tables.ranges import seek_below
+from riverbed.store.tables.ranges import seek, seek_below
 
 # The largest size of an entry when no bound is known.
 UNBOUNDED_ROW: Final = 1 << 62
@@ -321,7 +321,7 @@ class Transaction:
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Delete the entries and nodes with low <= key < high, now."""
         for cursor in (self.reader, self.nodes):
-            found = cursor.set_range(low)
+            found = seek(cursor, low)
             while found and cursor.key() < high:
                 found = cursor.delete() and bool(cursor.key())
 

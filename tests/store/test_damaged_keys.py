@@ -523,8 +523,14 @@ def keys_in_branches(directory: Path, table: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("back", [1, 2, 3, 8, 16])
-@pytest.mark.parametrize("table", ["keys", "entries", "pel", "pel_by_consumer"])
+# The lengths of keys; what stands before one in a page is another page's number.
+KEY_BYTES = {"keys": 12, "entries": 24, "pel": 24, "pel_by_consumer": 28, "pel_by_time": 32}
+
+
+@pytest.mark.parametrize(
+    ("table", "back"),
+    [(table, back) for table, size in KEY_BYTES.items() for back in (1, 2, 3, 8, 16, 17, 24) if back < size],
+)
 def test_a_flipped_bit_in_the_tree_leads_to_the_right_row_or_an_error(
     tmp_path: Path, table: str, back: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -536,6 +542,7 @@ def test_a_flipped_bit_in_the_tree_leads_to_the_right_row_or_an_error(
     store.run("XGROUP", "CREATE", "s", "g", "0")
     for number in range(400):
         store.run("XREADGROUP", "GROUP", "g", f"c{number % 3}", "COUNT", "1", "STREAMS", "s", ">")
+        store.clock.now_ms += 1
     store.checkpoint()
     store.engine.close()
     path = place / STATE_DIRECTORY / DATA_NAME
@@ -567,7 +574,18 @@ def wrong_answers(store: Store) -> list[object]:
         questions.append((number, lambda entry_id=entry_id: len(store.stream().rows(entry_id, entry_id)), 1))
         if group is not None:
             questions.append((number, lambda entry_id=entry_id: group.pel.get(entry_id) is not None, True))
+    for first in (1, 100, 250):
+        start = sid(f"{first}-0")
+        questions.append((first, lambda start=start: len(store.stream().rows(start, MAX_ID)), 401 - first))
+        questions.append(
+            (
+                first,
+                lambda start=start: len(store.stream().entries_within(start, MAX_ID, None, None) or ()),
+                401 - first,
+            )
+        )
     if group is not None:
+        questions.append(("by age", lambda: sum(len(run) for _, run in group.pel.by_time(b"")), 400))
         for consumer in group.consumers.values():
             owned = lambda number=consumer.consumer_no: sum(  # noqa: E731
                 len(run) for run in group.pel.owned(number, MIN_ID, MAX_ID)

@@ -20,6 +20,7 @@ from riverbed.store.format.entries import bare_row, bare_values
 from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import SEQ_BITS, StreamID
 from riverbed.store.layout import DATA_NAME
+from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.wire import unseal_in
 from riverbed.tools.columns.decode import MARGIN, EntryBatch
@@ -314,7 +315,7 @@ def _rows_by_cursor(reader: TableReader, stream: StreamHere, cut: _Cut) -> Itera
     wanted = stream.live_range
     cursor = reader.cursor("entries")
     last_key = entry_key(stream.row.stream_no, wanted.last)
-    if not cursor.set_range(entry_key(stream.row.stream_no, wanted.first)):
+    if not seek(cursor, entry_key(stream.row.stream_no, wanted.first)):
         return
     left = cut.take
     there = stream.row.length  # behind them are the rows of other streams

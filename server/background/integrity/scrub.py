@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.server.background.integrity.scrub_worker import MODULE
-from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
@@ -238,7 +238,7 @@ class Scrub:
             log.warning("the tables were not scrubbed: %s", error)
             if engine.tables is tables:  # else others were put in the place of these, which are closed
                 tables.env.reader_check()  # its place among LMDB's readers would keep pages from being used again
-            if worker.was_killed_by_pages and engine.tables is tables:
+            if isinstance(error, DamageMetError) and engine.tables is tables:
                 self._found(DATA_NAME, f"broken pages ended the process of the scrub: {error}", _CURE_OF_TABLES)
             return None
         if engine.tables is tables:  # else a full sync has put others in the place of these

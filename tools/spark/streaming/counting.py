@@ -23,7 +23,7 @@ from riverbed.store.format.streams import NodeRow, StreamRow, decode_live_counts
 from riverbed.store.ids import MAX_ID, StreamID, id_ms, make_id, pack_id
 from riverbed.store.streams.nodes import nodes_from
 from riverbed.store.tables.entries import StreamEntries
-from riverbed.store.tables.ranges import seek_last
+from riverbed.store.tables.ranges import seek, seek_last
 from riverbed.store.tables.reader import TableReader
 
 _NODES_A_LOOK: Final = 4096
@@ -74,7 +74,7 @@ class EntryCounts:
         count = head.live
         if self._row.node_count and head.first_id < self._row.tail_first_id:
             cursor = self._reader.cursor("nodes")
-            found = cursor.set_range(self._prefix + pack_id(StreamID(head.last_id + 1)))
+            found = seek(cursor, self._prefix + pack_id(StreamID(head.last_id + 1)))
             nodes = cursor.iternext() if found else iter(())
             while rows := list(islice(nodes, _NODES_A_LOOK)):
                 own = [item for item in rows if item[0].startswith(self._prefix)]
