@@ -68,6 +68,13 @@ class DamagedRowError(CorruptionError, ValueError):
         self.stream_no = stream_no
 
 
+def why_undecoded(error: Exception) -> str:
+    """The reason for a text, of one of DECODE_ERRORS that the reader of a row has raised."""
+    if isinstance(error, StoreError):
+        return str(error)
+    return f"a row does not decode: {type(error).__name__}: {error}"
+
+
 # What reading the tables raises where they are damaged: a row, or a page of LMDB.
 TABLE_DAMAGE: Final = (DamagedRowError, lmdb.CorruptedError, lmdb.PageNotFoundError)
 

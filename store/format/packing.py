@@ -17,6 +17,7 @@ from riverbed.store.errors import DamagedRowError
 _MARK: Final = b"\xc1"
 _HEAD_BYTES: Final = 5
 CHECKSUM_BYTES: Final = 4
+_SHOWN_KEY_BYTES: Final = 40
 
 # One for all rows: `msgpack.packb` makes one for each.
 _PACKER: Final = msgpack.Packer()
@@ -36,11 +37,11 @@ def pack_row(values: Any, key: bytes = b"") -> bytes:
 def unpack_row(row: bytes, key: bytes = b"") -> Any:
     """Undo `pack_row`; older rows have checksums without a key.  Raises DamagedRowError."""
     if not is_bound(row, key):
-        raise DamagedRowError("a row")
+        raise _damaged(key)
     try:
         return msgpack.unpackb(row[_HEAD_BYTES:] if row[:1] == _MARK else row, strict_map_key=False)
     except ValueError:
-        raise DamagedRowError("a row") from None
+        raise _damaged(key) from None
 
 
 def rebind_row(row: bytes, key: bytes, new_key: bytes) -> bytes:
@@ -67,4 +68,8 @@ def without_checksum(row: bytes, key: bytes = b"") -> bytes:
     for before in (key, b""):
         if crc32c(bare, crc32c(before)).to_bytes(CHECKSUM_BYTES, "big") == checksum:
             return bare
-    raise DamagedRowError("a row")
+    raise _damaged(key)
+
+
+def _damaged(key: bytes) -> DamagedRowError:
+    return DamagedRowError(f"the row {key[:_SHOWN_KEY_BYTES].hex()}" if key else "a row")

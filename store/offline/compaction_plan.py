@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from riverbed.store.disk.files import Files
-from riverbed.store.errors import CorruptionError, StoreError
+from riverbed.store.errors import CorruptionError, StoreError, why_undecoded
 from riverbed.store.format.meta import read_position
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.log.reader import LogPart, LogReader, TornTail
@@ -131,7 +131,7 @@ def make_plan(
                 names_bytes += (stream.row.length + _BASE_A_ROW_BYTE) * len(stream.key)
                 steps(MEASURING, number, max(number, sizes["names"].rows))
         except DECODE_ERRORS as error:
-            reason = error if isinstance(error, MissingRowError) else f"a row does not decode: {error!r}"
+            reason = error if isinstance(error, MissingRowError) else why_undecoded(error)
             raise CorruptionError(str(tables.path), None, f"{reason}; `riverbed check` shows more") from error
         tail_pages = _PAGES_A_LOGGED_BYTE * tail_bytes
         others = sum(size.bytes for table, size in sizes.items() if table != "entries")

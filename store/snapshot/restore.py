@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import CorruptionError, why_undecoded
 from riverbed.store.format.meta import META_POSITION, NO_DATABASE, PositionRow, read_position, read_replids
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
@@ -75,7 +75,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
             )
         manifests.replace(home / LOG_MANIFEST, replace(manifest, replids=replids), files)
     except DECODE_ERRORS as error:
-        raise CorruptionError(str(snapshot.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
+        raise CorruptionError(str(snapshot.path / DATA_NAME), None, why_undecoded(error)) from error
     finally:
         tables.close()
     files.sync_directory(directory / STATE_DIRECTORY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import CorruptionError, why_undecoded
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import MANIFEST_NAME
 from riverbed.store.snapshot.reader import Snapshot
@@ -62,7 +62,7 @@ def require_totals(snapshot: Snapshot, tables: Tables) -> None:
         for wrong in wrong_totals(snapshot, tables):
             raise contradiction(snapshot, *wrong)
     except DECODE_ERRORS as error:
-        raise CorruptionError(str(tables.path), None, f"a row does not decode: {error!r}") from error
+        raise CorruptionError(str(tables.path), None, why_undecoded(error)) from error
 
 
 def contradiction(snapshot: Snapshot, what: str, told: object, there: object) -> CorruptionError:

@@ -37,7 +37,7 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import name_for, working_directory
-from riverbed.store.errors import CorruptionError, SnapshotError
+from riverbed.store.errors import CorruptionError, SnapshotError, why_undecoded
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
@@ -288,7 +288,7 @@ class _Maker:
                 self.position, self.replids, self.numbering = walk.position(), walk.replids(), walk.numbering()
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
         except DECODE_ERRORS as error:
-            raise CorruptionError(str(path), None, f"a row does not decode: {error!r}") from error
+            raise CorruptionError(str(path), None, why_undecoded(error)) from error
         except lmdb.Error as error:
             raise CorruptionError(str(path), None, str(error)) from error
         finally:

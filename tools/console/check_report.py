@@ -155,7 +155,7 @@ class CheckReport:
             lines["to mend"] = (
                 f"--repair changes no damaged log; {command} says what can be done"
                 if self._is_log_damaged
-                else f"stop the server; {command}"
+                else f"{'stop the server; ' if self.is_in_use else ''}{command}"
             )
         return lines
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from riverbed.store.errors import LockedError, StoreError
+from riverbed.store.errors import DamagedRowError, LockedError, StoreError
 from riverbed.tools.console.keytext import shown
 from riverbed.tools.console.outputs import FAILED, INTERRUPTED
 
@@ -91,6 +91,9 @@ def failures_explained(what: str) -> Iterator[None]:
         yield
     except LockedError as error:
         raise Failure(f"cannot {what}: {error}; stop its server first") from error
+    except DamagedRowError as error:
+        cure = "`riverbed check DIR --repair`, with its server stopped, makes the tables again of the log"
+        raise Failure(f"cannot {what}: {error}; {cure}") from error
     except StoreError as error:
         raise Failure(f"cannot {what}: {error}") from error
     except BrokenPipeError:  # of standard output; errors of connections are a Failure already

@@ -48,6 +48,10 @@ _CURE_OF_TABLES: Final = (
     "Commands that need it answer with an error until the tables are made again of the log: by `auto-repair yes`, by "
     "RIVERBED REPAIR, or by `riverbed check --repair` when the server is stopped. Then look after the disk"
 )
+_BOTH: Final = (
+    "the log and the tables are both damaged, so that neither can be made of the other: a replica asks its primary for "
+    "everything; in the place of a primary promote a replica, or restore a snapshot"
+)
 _CURE_OF_BACKLOG: Final = "Only replicas that are away would need it, and take a full sync now. Look after the disk"
 
 
@@ -203,7 +207,12 @@ class Scrub:
             log.warning("the backlog was damaged and has ended: replicas that are away take a full sync")
         if self._core.config.auto_repair and LOG_MANIFEST in damaged:
             self._write_manifest()
-        needed = {DATA_NAME, *(file.name for file in manifest.files)}
+        listed = {file.name for file in manifest.files}
+        if DATA_NAME in damaged and not damaged.isdisjoint(listed):
+            log.error(
+                "the log and the tables are both damaged, so that neither can be made of the other: %s", _CURE_OF_BOTH
+            )
+        needed = {DATA_NAME, *listed}
         if not damaged.isdisjoint(needed):
             for mend in self.mend:
                 mend(DATA_NAME in damaged)
