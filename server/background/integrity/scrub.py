@@ -209,9 +209,7 @@ class Scrub:
             self._write_manifest()
         listed = {file.name for file in manifest.files}
         if DATA_NAME in damaged and not damaged.isdisjoint(listed):
-            log.error(
-                "the log and the tables are both damaged, so that neither can be made of the other: %s", _CURE_OF_BOTH
-            )
+            log.error(_BOTH)
         needed = {DATA_NAME, *listed}
         if not damaged.isdisjoint(needed):
             for mend in self.mend:

@@ -212,6 +212,28 @@ def test_one_file_of_a_wrong_length_hides_no_damage_in_others(server: RiverbedSe
     until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of both")
 
 
+def test_damage_in_both_halves_says_what_is_left_to_do(server: RiverbedServer) -> None:
+    value = b"a value to be found"
+    with server.client() as client:
+        client.ask("XADD", "s", "9999999999999-7", "f", value)
+        client.ask("SAVE")
+    tables = server.directory / STATE_DIRECTORY / DATA_NAME
+    change_in_place(tables, value, b"c" + value[1:])
+    flip(only(server, "*.base.aof"))
+    until(lambda: "neither can be made of the other" in server.log_tail(), f"the text\n{server.log_tail()}")
+    change_in_place(tables, b"c" + value[1:], value)
+    flip(only(server, "*.base.aof"))
+    assert server.stop() == 0
+
+
+def change_in_place(path: Path, old: bytes, new: bytes) -> None:
+    """Change a file that the server has mapped."""
+    data = path.read_bytes()
+    assert old in data
+    with path.open("r+b") as file:
+        file.write(data.replace(old, new))
+
+
 def test_what_cannot_be_read_is_not_called_sound(server: RiverbedServer) -> None:
     (server.directory / STATE_DIRECTORY / DATA_NAME).rename(server.directory / "elsewhere")
     until(lambda: f"0 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
