@@ -414,15 +414,23 @@ def test_a_server_refuses_links_in_one_line(place: Place, start_riverbed: StartR
 
 
 @pytest.mark.parametrize("contents", [b"no tables", bytes(range(256)) * 64])
-def test_a_server_refuses_tables_that_are_none_in_one_line(
+def test_a_server_refuses_tables_that_are_none_in_one_line_or_makes_them_again(
     place: Place, start_riverbed: StartRiverbed, contents: bytes
 ) -> None:
-    (place.directory / "state/data.mdb").write_bytes(contents)
+    path = place.directory / "state/data.mdb"
+    path.write_bytes(contents)
     with pytest.raises(StartError) as refusal:
-        start_riverbed(place.directory)
+        start_riverbed(place.directory, options={"auto-repair": "no"})
     assert "cannot be opened: LMDB says" in str(refusal.value)
     assert "Traceback" not in str(refusal.value)
-    remove(place.directory)
+    assert path.read_bytes() == contents
+    server = start_riverbed(place.directory)
+    assert "made the tables again: " in server.log_tail()
+    with server.client() as client:
+        assert client.ask("DBSIZE") != b":0\r\n"
+    kept = place.directory / "replaced/state-2/data.mdb"  # something else is kept as `state` already
+    assert kept.read_bytes() == contents
+    assert server.stop() == 0
 
 
 def test_a_server_takes_no_snapshots_elsewhere(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
