@@ -1,4 +1,4 @@
-"""Tables `pel`, `pel_by_consumer` and `pel_by_time`: the pending entries of groups, as runs; see `groups/pending.py`.
+"""Tables `pel`, `pel_by_consumer` and `pel_by_time`: the runs of pending entries; see `groups/pending_runs.py`.
 
 pel              group_no:u64 last_id                       -> a run
 pel_by_consumer  group_no:u64 consumer_no:u32 last_id       -> nothing

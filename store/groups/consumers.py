@@ -31,7 +31,6 @@ from riverbed.store.format.resp import bulk, encode_words
 from riverbed.store.format.streams import id_in_key
 from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
 from riverbed.store.groups.pending import Pel
-from riverbed.store.groups.young import Young
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 from riverbed.store.tables.ranges import seek
@@ -117,7 +116,7 @@ class Members:
         self._unlogged: Consumer | None = None  # has changed; the logged lines may not contain all of it
         self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
         self._position_head: tuple[bytes, bytes] | None = None  # (key, the first words of XGROUP SETID)
-        self.pel = Pel(stream.txn, group_no, self._is_alive, Young(stream.txn))
+        self.pel = Pel(stream.txn, group_no, self._is_alive)
 
     # -- rows of groups and consumers ----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from riverbed.store.format.groups import (
     decode_consumer_no,
     group_key,
 )
-from riverbed.store.groups.pending import Pel
+from riverbed.store.groups.pending_runs import PendingRuns
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.tables.groups import group_rows
 from riverbed.store.tables.ranges import seek
@@ -112,7 +112,7 @@ class GroupsView:
         def is_alive(number: int) -> bool:
             return self._rows.set_key(consumer_key(self._stream_no, group_no, number))
 
-        pel = Pel(self._view, group_no, is_alive)
+        pending = PendingRuns(self._view, group_no, is_alive)
         if consumer_no is not None:
-            return pel.owned(consumer_no, MIN_ID, MAX_ID)
-        return pel.runs(MIN_ID, MAX_ID, owners)
+            return pending.owned(consumer_no, MIN_ID, MAX_ID)
+        return pending.runs(MIN_ID, MAX_ID, owners)
