@@ -268,6 +268,7 @@ class World:
             if (block is None or not block.is_for_work) and not self._connects():
                 break
             await asyncio.sleep(0.001)  # a thread works for it
+        await self.ticks.settle()  # what it has answered goes out with a tick
         return self.client.replies()
 
     def _connects(self) -> bool:
