@@ -211,16 +211,7 @@ class Server:
         gave_up = self.executor.gave_up
         saves = self.stopping.saves and not gave_up
         log.info("stopping%s", "" if saves else " without a checkpoint")
-        self.maintenance.stop()
-        self.checkpoints.stop()
-        self.scrub.stop()
-        await self.replication.stop()
-        await self.rewriting.stop()
-        await self.snapshots.stop()
-        await self.repairs.stop()
-        await self.tasks.close()
-        self.checkpoints.close()
-        await asyncio.sleep(0)
+        await self.end_work()
         if gave_up:
             self.engine.abandon()
             return 1
@@ -231,3 +222,16 @@ class Server:
             return 1
         log.info("stopped")
         return self.stopping.status
+
+    async def end_work(self) -> None:
+        """End the work in the background, and wait for it."""
+        self.maintenance.stop()
+        self.checkpoints.stop()
+        self.scrub.stop()
+        await self.replication.stop()
+        await self.rewriting.stop()
+        await self.snapshots.stop()
+        await self.repairs.stop()
+        await self.tasks.close()
+        self.checkpoints.close()
+        await asyncio.sleep(0)

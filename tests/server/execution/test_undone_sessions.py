@@ -304,14 +304,7 @@ class World:
         return reply
 
     async def end(self) -> None:
-        server = self.ticks.server
-        await server.replication.stop()
-        await server.rewriting.stop()
-        await server.snapshots.stop()
-        await server.tasks.close()
-        server.maintenance.stop()
-        server.checkpoints.stop()
-        server.checkpoints.close()
+        await self.ticks.server.end_work()
         self.ticks.engine.abandon()
         assert self.errors == []
 
