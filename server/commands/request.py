@@ -32,7 +32,7 @@ class Control(Protocol):
         """End the wait of a blocked client with an error."""
 
     def kill(self, session: Session) -> None:
-        """Close a client's connection now; when it is the one that asks, after its reply."""
+        """Close a client's connection now.  For a command: `Request.kill`."""
 
     def blocked_clients(self) -> int: ...
 
@@ -247,6 +247,13 @@ class Request:
     @property
     def in_transaction(self) -> bool:
         return self.transaction is not None
+
+    def kill(self, session: Session) -> None:
+        """Close a client's connection: now, or behind the reply to this command for the client that sent it."""
+        if session is self.session:
+            session.begin_closing()
+        else:
+            self.context.control.kill(session)
 
     def copy(self) -> Request:
         """The same command, to be continued later."""

@@ -108,7 +108,7 @@ def acl_setuser(request: Request) -> Reply:
     except RuleError as error:
         rule = error.rule.decode("utf-8", "backslashreplace")
         raise CommandError(f"ERR Error in ACL SETUSER modifier '{_shown(rule)}': {error}") from None
-    apply_user(request.context, users.put(user))
+    apply_user(request, users.put(user))
     _keep(request)
     return OK
 
@@ -137,7 +137,7 @@ def acl_deluser(request: Request) -> int:
         raise CommandError(DEFAULT_STAYS)
     removed = [user for user in map(users.remove, names) if user is not None]
     for user in removed:
-        cut_off(request.context, user)
+        cut_off(request, user)
     _keep(request)
     return len(removed)
 
@@ -228,7 +228,6 @@ def acl_log(request: Request) -> Reply:
 @command("ACL LOAD", _ADMIN, since="6.0.0", summary="Takes the users from the file aclfile.")
 def acl_load(request: Request) -> Reply:
     """ACL LOAD -> OK.  All users of the file, or none; clients of users that changed or are gone are cut off."""
-    context = request.context
     path = _file(request)
     try:
         users = _users(request)
@@ -243,9 +242,9 @@ def acl_load(request: Request) -> Reply:
         if user is users.default or (new is not None and bytes(new) == bytes(user)):
             continue
         users.remove(user.name)
-        cut_off(context, user)
+        cut_off(request, user)
     for user in made:
-        apply_user(context, users.put(user))
+        apply_user(request, users.put(user))
     return OK
 
 

@@ -13,7 +13,7 @@ from riverbed.server.errors import CommandError
 if TYPE_CHECKING:
     from riverbed.server.commands.access.user import User
     from riverbed.server.commands.core import Core
-    from riverbed.server.commands.request import Context, Request
+    from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
     from riverbed.server.commands.table import Command
 
@@ -75,8 +75,9 @@ def note(
     core.denials.note(denial.reason, denial.what, user, client, now_ms, in_transaction=in_transaction, most=most)
 
 
-def apply_user(context: Context, user: User) -> None:
+def apply_user(request: Request, user: User) -> None:
     """Apply what `user` may do by now to its clients: to their next request, their wait, their subscriptions."""
+    context = request.context
     for session in list(context.sessions.values()):
         if session.user is not user:
             continue
@@ -84,7 +85,7 @@ def apply_user(context: Context, user: User) -> None:
         if user.lets_everybody_in and not session.authenticated:  # as Redis does by checking at each command
             session.authenticate(True)
         if not _may_listen(session):
-            context.control.kill(session)
+            request.kill(session)
         elif session.blocked is not None and (command := find_command(session.blocked.argv)) is not None:
             refused = refusal(context, session, command, session.blocked.argv, in_transaction=False)
             if refused is not None:
@@ -100,8 +101,8 @@ def _may_listen(session: Session) -> bool:
     )
 
 
-def cut_off(context: Context, user: User) -> None:
+def cut_off(request: Request, user: User) -> None:
     """Close the connections of a user that exists no more."""
-    for session in list(context.sessions.values()):
+    for session in list(request.context.sessions.values()):
         if session.user is user:
-            context.control.kill(session)
+            request.kill(session)

@@ -52,7 +52,7 @@ def client_kill(request: Request) -> Reply:
         address = request.argv[2]
         for session in list(request.context.sessions.values()):
             if session.peer.address.encode() == address:
-                _kill(request, session)
+                request.kill(session)
                 return OK
         raise CommandError(NO_SUCH_CLIENT)
     return in_slices(request, _kill_all, is_short=len(request.argv) <= _WORDS_A_SLICE)
@@ -79,7 +79,7 @@ def _kill_all(request: Request) -> Work:
         if skip_me and session is request.session:
             continue
         if all(fits(session) for fits in filters.values()):
-            _kill(request, session)
+            request.kill(session)
             killed += 1
     return killed
 
@@ -110,14 +110,6 @@ def _filter(request: Request, name: bytes, value: bytes) -> Callable[[Session], 
                 raise CommandError(MAXAGE_TOO_LOW)
             return lambda session: (request.now_ms - session.created_ms) // 1000 >= seconds
     raise CommandError(errors.SYNTAX)
-
-
-def _kill(request: Request, session: Session) -> None:
-    if session is request.session:
-        # the executor closes it behind the reply
-        session.begin_closing()
-    else:
-        request.context.control.kill(session)
 
 
 @command(

@@ -14,7 +14,7 @@ from riverbed.server.commands.access.denials import _COMPARED, Denials
 from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.users import MAX_FILE_BYTES
 from tests.conftest import StartRiverbed
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, encode
 from tests.support.servers import RiverbedServer, StartError
 
 NO_KEY = b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
@@ -128,6 +128,18 @@ def test_a_subscriber_is_cut_off_when_it_may_no_longer_listen(
         else:
             with pytest.raises(ConnectionError):
                 client.ask("PING")
+
+
+@pytest.mark.parametrize("line", ["ACL DELUSER u", "ACL SETUSER u resetchannels"])
+def test_a_client_that_cuts_itself_off_is_answered_first(server: RiverbedServer, admin: RawClient, line: str) -> None:
+    set_user(admin, "u", "on", "nopass", "+@all", "~*", "&*")
+    with logged_in(server, "u") as client:
+        client.ask("HELLO", 3)
+        client.ask("SUBSCRIBE", "news")
+        client.send_bytes(encode(line.split()) + encode(["XADD", "s", "*", "f", "v"]))
+        assert client.reply() in (b":1\r\n", b"+OK\r\n")
+        assert client.rest_until_closed() == b""
+    assert admin.ask("EXISTS", "s") == b":0\r\n"
 
 
 def test_clients_of_a_deleted_user_are_cut_off(server: RiverbedServer, admin: RawClient) -> None:
@@ -298,10 +310,10 @@ def test_an_aclfile_is_saved_loaded_and_read_at_a_start(start_riverbed: StartRiv
         set_user(admin, "v", "on", ">q", "+ping", "&news")
         before = admin.ask("ACL", "LIST")
         assert admin.ask("ACL", "SAVE") == b"+OK\r\n"
-        set_user(admin, "u", "resetkeys")
+        set_user(admin, "u", "resetkeys", "+acl")
         set_user(admin, "w", "on", "nopass", "+ping")
         with logged_in(server, "w") as gone:
-            assert admin.ask("ACL", "LOAD") == b"+OK\r\n"
+            assert other.ask("ACL", "LOAD") == b"+OK\r\n"
             for one in (gone, client, other):  # u was another user until now
                 with pytest.raises(ConnectionError):
                     one.ask("PING")
