@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# Clients find no server during a shorter load, as they always did; during a longer one they are told of it.
+# Clients find no server during a shorter load, as they always did; during a longer one they are answered.
 _LONG_LOAD_S: Final = 0.5
 _LOAD_SLICE_S: Final = 0.005
 
@@ -145,7 +145,7 @@ class Server:
         events.gave_up += [self.maintenance.stop, self.checkpoints.stop, self.stopping.give_up]
         self.engine.on_remade = self._remade
         self.checkpoints.on_durable.append(replication.primary.waits.check)
-        self.maintenance.chores += [
+        self.maintenance.periodic += [
             self.rewriting.begin_if_due,
             self.rewriting.remove_superseded,
             self.scrub.forget_gone,

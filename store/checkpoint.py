@@ -62,7 +62,7 @@ class Durability:
         self.seconds = self._clock.monotonic() - self._begun
 
     def require(self) -> None:
-        """Raise LogWriteError or lmdb.Error if this has failed; both were told before."""
+        """Raise LogWriteError or lmdb.Error if this has failed; both were reported before."""
         if self._log_error is not None:
             raise LogWriteError(f"syncing the log failed: {self._log_error}") from self._log_error
         if self._tables_error is not None:

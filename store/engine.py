@@ -53,9 +53,9 @@ from riverbed.store.wire import count_of
 
 _PING: Final = encode_command([b"PING"])
 # A full file of the log with more bytes than this to sync goes on until a checkpoint's thread has synced most of them.
-MOST_UNSYNCED = 2 << 20
+MAX_UNSYNCED = 2 << 20
 # The bytes of a log that is executed at once, in a second or two, when its tail meets damaged tables.
-MOST_REMADE = 32 << 20
+MAX_REMADE = 32 << 20
 
 
 def _reason(error: lmdb.Error) -> Refusal:
@@ -284,7 +284,7 @@ class Engine:
     def _rotate_if_needed(self) -> None:
         """Begin the next file when this one is full and all but durable: no client waits for a long sync then."""
         log = self.log
-        if log.is_full and not log.is_overdue and (self.checkpoints.is_syncing or log.unsynced_bytes > MOST_UNSYNCED):
+        if log.is_full and not log.is_overdue and (self.checkpoints.is_syncing or log.unsynced_bytes > MAX_UNSYNCED):
             return
         if self.checkpoints.is_syncing and log.is_full:
             self._end_quietly()  # the checkpoint's thread may sync the file that is closed below
@@ -409,7 +409,7 @@ class Engine:
 
         Nothing is answered meanwhile, and all of it waits in memory.  A long log is for the next start.
         """
-        if self.log.size_bytes > MOST_REMADE:
+        if self.log.size_bytes > MAX_REMADE:
             raise damage
         self.txn.abort()
         self._execute_all()

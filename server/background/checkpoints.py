@@ -35,7 +35,7 @@ EVERYSEC_S: Final = 1.0
 # that has changed; if these are many it waits for a few times as much, or the rows would cost more than the entries.
 CHECKPOINT_BYTES: Final = 1 << 20
 STREAMS_A_CHECKPOINT: Final = 256
-_MOST_TIMES: Final = 4
+_MAX_TIMES: Final = 4
 # Rows are put into the tables in turns of this length, before the checkpoint that commits them.
 _TURN_S = 0.003
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then clients wait for it, too.
@@ -89,7 +89,7 @@ class Checkpoints:
 
     def _is_worth_it(self) -> bool:
         """Whether enough was logged for the number of streams that have changed."""
-        times = min(1 + self._engine.txn.changed_streams // STREAMS_A_CHECKPOINT, _MOST_TIMES)
+        times = min(1 + self._engine.txn.changed_streams // STREAMS_A_CHECKPOINT, _MAX_TIMES)
         return self._engine.dirty_bytes >= times * CHECKPOINT_BYTES
 
     def arm(self) -> None:

@@ -42,7 +42,7 @@ MAX_DIVISIONS: Final = 20
 # An automatic rewrite that failed is tried again after so many seconds, twice as many each time, up to an hour.
 RETRY_S: Final = 10.0
 MAX_RETRY_S: Final = 3600.0
-_MOST_DOUBLINGS: Final = 9  # to more than an hour
+_MAX_DOUBLINGS: Final = 9  # to more than an hour
 
 
 class RewriteError(Exception):
@@ -168,7 +168,7 @@ class Rewriting:
         status = self.status
         status.end(self._monotonic(), ok=False)
         self._wait_until_s = self._monotonic() + min(
-            RETRY_S * 2 ** min(status.failures - 1, _MOST_DOUBLINGS), MAX_RETRY_S
+            RETRY_S * 2 ** min(status.failures - 1, _MAX_DOUBLINGS), MAX_RETRY_S
         )
         if self._adopted is not None and not self._adopted.done():
             self._adopted.set_exception(RewriteError(reason))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# What chores meet in damaged or full tables; they are tried again.
+# What periodic work meets in damaged or full tables; it is tried again.
 _EXPECTED: Final = (DamagedRowError, lmdb.Error)
 
 # A slice of purging, and the pause after it: half of the time is left to clients.
@@ -62,7 +62,7 @@ class Maintenance:
         blocking: Blocking,
         evictor: Evictor,
     ) -> None:
-        self.chores: list[Callable[[], None]] = []  # called ten times a second
+        self.periodic: list[Callable[[], None]] = []  # called ten times a second
         self._core = core
         self._config = core.config
         self._engine = core.engine
@@ -142,7 +142,7 @@ class Maintenance:
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
             self._check_space()
             self._check_clients(now_ms)
-        for run in self.chores:
+        for run in self.periodic:
             run()
         self._stats.sample(self._clock.monotonic())
 

@@ -102,7 +102,7 @@ class SlicedCommand:
         """Run another slice; -> the reply, or self when there is more to do."""
         logged = len(request.txn.log)
         try:
-            told = self.work.send(self._view if self.needs_view else None)
+            yielded = self.work.send(self._view if self.needs_view else None)
         except StopIteration as done:
             self.close()
             return done.value
@@ -110,9 +110,9 @@ class SlicedCommand:
             self.close()
             raise
         request.txn.end_command()
-        self.needs_view = told is Wish.VIEW
-        if told.__class__ is str:
-            self._done = told
+        self.needs_view = yielded is Wish.VIEW
+        if yielded.__class__ is str:
+            self._done = yielded
         self._has_logged = self._has_logged or len(request.txn.log) > logged
         return self
 

@@ -104,19 +104,19 @@ class Config(Settings):
             for setting, _ in asked.values()
             if setting.is_reread or values[setting.attribute] != before[setting.attribute]
         ]
-        told: list[AnySetting] = []
+        informed: list[AnySetting] = []
         prepared: dict[Prepare, Apply] = {}
         for setting in changed:
             try:
                 prepare = self._preparations.get(setting.name)
                 if prepare is not None and prepare not in prepared:
                     prepared[prepare] = prepare()
-                told.append(setting)
-                self._tell(setting)
+                informed.append(setting)
+                self._inform(setting)
             except BadValueError as error:
                 self.__dict__.update(before)
-                for one in told:
-                    self._tell(one)
+                for one in informed:
+                    self._inform(one)
                 raise ConfigError(setting.name, str(error)) from None
         for apply in prepared.values():
             apply()
@@ -139,6 +139,6 @@ class Config(Settings):
             assert name in SETTINGS, name
             self._preparations[name] = prepare
 
-    def _tell(self, setting: AnySetting) -> None:
+    def _inform(self, setting: AnySetting) -> None:
         for callback in self._observers.get(setting.name, ()):
             callback()

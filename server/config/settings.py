@@ -379,7 +379,7 @@ class Settings:
         Section.DIAGNOSTICS,
         ("no", "yes", "local"),
         "no",
-        "Who may call DEBUG, which can stall the server: nobody, every client, or those on this machine.",
+        "Who may call DEBUG, which can stall the server: no client, all, or those on this machine.",
         at_start=True,
     )
     metrics_port = Integer(
@@ -403,7 +403,7 @@ class Settings:
 
     replica_read_only = Fixed("yes", "a replica's log is its primary's, byte for byte")
     databases = Integer(Section.FIXED, 16, "databases that SELECT chooses from", minimum=16, maximum=16, at_start=True)
-    hz = Integer(Section.FIXED, 10, "background chores run ten times a second", minimum=10, maximum=10)
+    hz = Integer(Section.FIXED, 10, "background work runs ten times a second", minimum=10, maximum=10)
     appendonly = Fixed("yes", "the store is made from the log")
     appenddirname = Fixed(LOG_DIRECTORY, _LAYOUT, at_start=True)
     appendfilename = Fixed(LOG_FILE, _LAYOUT, at_start=True)

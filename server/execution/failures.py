@@ -87,7 +87,7 @@ class Failures:
             self.damage_met()
             # LMDB takes no more writes in a transaction that has met a broken page
             is_undone = has_done_nothing and isinstance(error, DamagedRowError)
-            return self._undone(command, self._told(error), mark, has_done_nothing=is_undone)
+            return self._undone(command, self._repair_reason(error), mark, has_done_nothing=is_undone)
         if isinstance(error, MemoryError) and not self._gate.is_loading:
             # a write may have met it between the tables and the log
             is_only_a_read = has_done_nothing and bool(command.flags & Flag.READONLY)
@@ -105,7 +105,7 @@ class Failures:
         self.roll_back(mark)
         return self.refused(command, CommandError(text.replace("\n", " ")))
 
-    def _told(self, damage: Exception) -> str:
+    def _repair_reason(self, damage: Exception) -> str:
         """The error reply to a command that has met damage in the tables."""
         if isinstance(damage, DamagedRowError):
             place = self._core.txn.place_of(damage.stream_no)

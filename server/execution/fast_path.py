@@ -159,7 +159,7 @@ class FastPath:
                     if begun >= end:
                         self._hold_back(session, [*waiting])
                         break
-                    # It may have taken long, or have told the time: what follows must not be older.
+                    # It may have taken long, or have sent the time: what follows must not be older.
                     request.now_ms = now_ms = int(begun * 1000)
                     plain = self.commands if session.is_plain else _NOTHING
                     request.session = session

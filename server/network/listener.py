@@ -33,7 +33,7 @@ PROTECTED = (
 )
 
 
-_MOST_KEEP_ALIVE_S: Final = 32767  # Linux takes no more
+_MAX_KEEP_ALIVE_S: Final = 32767  # Linux takes no more
 
 
 class Listener:
@@ -80,7 +80,7 @@ class Listener:
         return self.server.tls.accept(self._handshakes, self._accept, self._refuses_handshakes)
 
     def _refuses_handshakes(self) -> bool:
-        """Whether there is no place for one more client; it is told nothing, because it understands nothing yet."""
+        """Whether there is no place for one more client; it gets no answer, because it understands none yet."""
         executor = self.server.executor
         if self.server.stopping.is_ending:
             return True
@@ -107,7 +107,7 @@ class Listener:
 
 
 def make_unix_socket(config: Config) -> socket.socket:
-    """Make the Unix socket; nobody can connect to it before it has its permissions and listens.  Raises OSError."""
+    """Make the Unix socket; no client can connect to it before it has its permissions and listens.  Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(config.unixsocket)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -158,7 +158,7 @@ class _GuardedConnection(Connection):
 
 def keep_alive(sock: socket.socket, seconds: int) -> None:
     """Probe a silent peer after `seconds`, then three times at a third of it, as Redis does; 0: never."""
-    seconds = min(seconds, _MOST_KEEP_ALIVE_S)
+    seconds = min(seconds, _MAX_KEEP_ALIVE_S)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, seconds > 0)
     if not seconds:
         return

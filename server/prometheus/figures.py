@@ -53,7 +53,7 @@ def figures(core: Core, control: Control, replication: Replication, watched: Sam
     yield from _durations(core)
     yield from _log(core)
     yield from _tables(core)
-    yield from _chores(core)
+    yield from _maintenance(core)
     yield from _replication(core, replication)
     yield from _streams(watched)
     yield from _groups(watched)
@@ -246,10 +246,10 @@ def _tables(core: Core) -> Iterator[Figure]:
         ((own, db.expiring) for own, db in databases),
     )
     dead_rows = core.txn.dead_rows
-    yield _gauge("trash_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", dead_rows.notes)
+    yield _gauge("dead_row_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", dead_rows.notes)
 
 
-def _chores(core: Core) -> Iterator[Figure]:
+def _maintenance(core: Core) -> Iterator[Figure]:
     rewrite, snapshot = core.rewrite, core.stats.snapshot
     yield _gauge("rewrite_in_progress", "1 while the log is being rewritten.", rewrite.in_progress)
     yield _gauge(
@@ -287,7 +287,7 @@ def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
         yield _gauge("replication_link_up", "1 while there is a link to the primary.", follower.is_connected)
     yield _gauge("replicas_connected", "Replicas that follow this server.", len(senders))
     now_s = core.clock.monotonic()
-    told = {
+    lags = {
         (f"{sender.address}:{sender.introduction.port}",): (offset - sender.acked_offset, now_s - sender.heard_s)
         for sender in islice(senders.values(), MAX_REPLICAS)
         if sender.acked_offset >= 0
@@ -296,13 +296,13 @@ def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
         "replica_lag_bytes",
         "Bytes of the log that a replica has not confirmed yet.",
         ("replica",),
-        ((own, max(lag, 0)) for own, (lag, _) in told.items()),
+        ((own, max(lag, 0)) for own, (lag, _) in lags.items()),
     )
     yield _gauges(
         "replica_heard_seconds",
         "Time since the last message of a replica.",
         ("replica",),
-        ((own, age) for own, (_, age) in told.items()),
+        ((own, age) for own, (_, age) in lags.items()),
     )
     syncs = [(("full",), stats.syncs_full), (("partial",), stats.syncs_partial), (("refused",), stats.syncs_refused)]
     yield _counters("replica_syncs", "Synchronisations of replicas, by kind.", ("kind",), syncs)

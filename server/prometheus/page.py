@@ -56,7 +56,7 @@ class Metrics:
         self._control = control
         self._replication = replication
         self._tasks = tasks
-        self._survey = Sample(core.txn, MAX_STREAMS, MAX_GROUPS)
+        self._sample = Sample(core.txn, MAX_STREAMS, MAX_GROUPS)
         self._under_way: asyncio.Task[bytes] | None = None
         pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
         self._http = MetricsHttp(pages, tasks)
@@ -102,9 +102,9 @@ class Metrics:
     def _pieces(self) -> Iterator[bytes]:
         """The page in pieces, each less than a millisecond of work."""
         if self._core.loading is None:
-            for _ in self._survey.look(self._core.now_ms()):
+            for _ in self._sample.look(self._core.now_ms()):
                 yield b""
-        for figure in figures(self._core, self._control, self._replication, self._survey):
+        for figure in figures(self._core, self._control, self._replication, self._sample):
             yield from render(figure)
 
 

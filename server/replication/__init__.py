@@ -1,6 +1,6 @@
 """Replication: a primary sends its log to replicas, a replica follows a primary, and servers change roles.
 
-    primary     the replicas that are attached to us: who they are, how far they are, pings
+    primary     the replicas that are attached to us: their identity, how far they are, pings
     sender      what one of them is sent: +CONTINUE or +FULLRESYNC, then the log from its place on
     waits       WAIT and WAITAOF
     failover    a primary hands over to one of its replicas, and follows it

@@ -53,7 +53,7 @@ SLICE_S: Final = 0.004
 MAX_PENDING_BYTES: Final = 4 << 20
 # A full sync that this machine could not finish is begun again after so long, twice as long each time.
 SYNC_RETRY_S: Final = 1.0
-_MOST_DOUBLINGS: Final = 4  # to more than LASTING_RETRY_S
+_MAX_DOUBLINGS: Final = 4  # to more than LASTING_RETRY_S
 # After so many damaged batches in a row, without a sound one in between, the link is not the cause.
 MAX_DAMAGES: Final = 5
 
@@ -112,7 +112,7 @@ class Follower:
         self._full_sync: FullSync | None = None
         self._wants_all = False
         self._met_damage = False  # in our tables, by what the primary has sent
-        self._is_known = False  # the primary has told us its replication id
+        self._is_known = False  # the primary has sent its replication id
         self._damages = 0
         self._failed_syncs = 0  # in a row
         self._sync_failure = ""
@@ -300,7 +300,7 @@ class Follower:
         delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
         if self._failed_syncs:
             delay_s = max(
-                delay_s, min(SYNC_RETRY_S * 2 ** min(self._failed_syncs - 1, _MOST_DOUBLINGS), LASTING_RETRY_S)
+                delay_s, min(SYNC_RETRY_S * 2 ** min(self._failed_syncs - 1, _MAX_DOUBLINGS), LASTING_RETRY_S)
             )
         self._next_try_s = self._clock.monotonic() + delay_s
         if was_connected:

@@ -43,7 +43,7 @@ class RefusedError(LinkError):
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """What we tell a primary about ourselves, and what we ask for: the log of `replication_id` from `offset` on.
+    """What we send a primary about ourselves, and what we ask for: the log of `replication_id` from `offset` on.
 
     With `takes_over`, the other server is our replica, and is to be our primary from then on.
     """

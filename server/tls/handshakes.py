@@ -3,7 +3,7 @@
 A handshake is a millisecond of arithmetic.  When a thousand clients come at once, the clients that are connected wait
 for none of them longer than for `TURN_S`; a client that never ends its handshake is cut off after `HANDSHAKE_S`.
 
-    accepted --- first record is whole ---> newcomers ---> begun, at most MOST_BEGUN ---> ended
+    accepted --- first record is whole ---> newcomers ---> begun, at most MAX_BEGUN ---> ended
      0.5 kB                                   3 kB            46 kB, OpenSSL's
 
 A newcomer for which there is no place waits until a handshake ends.  If the oldest does not within `PATIENCE_S` it is
@@ -22,7 +22,7 @@ from riverbed.server.limits.rare_lines import RareLine
 
 HANDSHAKE_S: Final = 10.0
 TURN_S: Final = 0.003
-MOST_BEGUN: Final = 1024
+MAX_BEGUN: Final = 1024
 PATIENCE_S: Final = 1.0
 
 
@@ -46,7 +46,7 @@ class Handshakes:
         monotonic: Callable[[], float],
         *,
         limit_s: float = HANDSHAKE_S,
-        most_begun: int = MOST_BEGUN,
+        most_begun: int = MAX_BEGUN,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._limit_s = limit_s

@@ -41,7 +41,7 @@ _READ_BYTES: Final = 64 << 10
 _SMALL_READ_BYTES: Final = 4 << 10
 _HANDSHAKE_RECORD: Final = 0x16
 _HEADER_BYTES: Final = 5  # type:u8 version:u16 length:u16
-_MOST_IN_RECORD: Final = _RECORD_BYTES + 2048  # a longer one is not waited for: OpenSSL refuses it by its header
+_MAX_IN_RECORD: Final = _RECORD_BYTES + 2048  # a longer one is not waited for: OpenSSL refuses it by its header
 
 
 class Bios:
@@ -126,7 +126,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._socket.resume_reading()
         except ssl.SSLError as error:
             self._take_in()
-            self._flush()  # the alert that tells the peer what is wrong
+            self._flush()  # the alert that says what is wrong
             self._fail_handshake(_reason(error))
         else:
             self._unread = self._take_in() + self._unread
@@ -390,7 +390,7 @@ def _whole_bytes(data: bytes) -> int:
     at = 0
     while len(data) >= at + _HEADER_BYTES:
         length = int.from_bytes(data[at + 3 : at + _HEADER_BYTES], "big")
-        if length > _MOST_IN_RECORD:
+        if length > _MAX_IN_RECORD:
             return len(data)
         if len(data) < at + _HEADER_BYTES + length:
             break

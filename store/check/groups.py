@@ -122,11 +122,11 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: g
         run = view.decode("pel", f"{where}, {show(packed)}", _decode_run, packed, row)
         if run is None:
             continue
-        told = f"{where}, the run up to {show_id(unpack_id(run.last))}"
+        run_place = f"{where}, the run up to {show_id(unpack_id(run.last))}"
         if run.first <= past:
-            view.add("pel", told, "begins before the one before it ends")
+            view.add("pel", run_place, "begins before the one before it ends")
         past = run.last
-        _check_run(view, told, group_no, group, run, found, runs)
+        _check_run(view, run_place, group_no, group, run, found, runs)
     for consumer_no, count in found.items():
         if count != counted[consumer_no]:
             owner = "no consumer" if consumer_no == pending.UNOWNED else f"consumer {consumer_no}"
@@ -155,7 +155,7 @@ def _decode_run(packed: bytes, row: bytes) -> pending.Run:
 
 def _check_run(
     view: View,
-    told: str,
+    run_place: str,
     group_no: int,
     group: groups.GroupRow,
     run: pending.Run,
@@ -168,18 +168,18 @@ def _check_run(
         found[consumer_no] += len(run)
         runs[consumer_no] += 1
     elif (group_no, consumer_no) not in view.notes.consumers:
-        view.add("pel", told, f"is consumer {consumer_no}'s, which does not exist and has no dead rows")
+        view.add("pel", run_place, f"is consumer {consumer_no}'s, which does not exist and has no dead rows")
     if view.get("pel_by_consumer", pending.owner_prefix(group_no, consumer_no) + run.last) is None:
-        view.add("pel_by_consumer", told, f"is missing in the list of consumer {consumer_no}")
+        view.add("pel_by_consumer", run_place, f"is missing in the list of consumer {consumer_no}")
     listed = view.get("pel_by_time", pending.time_key(group_no, run))
     if consumer_no == pending.UNOWNED:
         if run.time_ms >= group.next_release_no:
-            told_no = f"release {run.time_ms}, and {group.next_release_no} is the next to be given out"
-            view.add("pel", told, told_no)
+            reason = f"release {run.time_ms}, and {group.next_release_no} is the next to be given out"
+            view.add("pel", run_place, reason)
         if listed != run.last:
-            view.add("pel_by_time", told, f"is not the entry of release {run.time_ms}")
+            view.add("pel_by_time", run_place, f"is not the entry of release {run.time_ms}")
     elif listed is None:
-        view.add("pel_by_time", told, f"is missing at {run.time_ms} ms")
+        view.add("pel_by_time", run_place, f"is missing at {run.time_ms} ms")
 
 
 def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -> Pass:
@@ -196,12 +196,12 @@ def _check_owners(view: View, where: str, group_no: int, runs: dict[int, int]) -
         if consumer_no in listed:
             listed[consumer_no] += 1
         elif (group_no, consumer_no) not in view.notes.consumers:
-            told = f"is consumer {consumer_no}'s, which does not exist and has no dead rows"
-            view.add("pel_by_consumer", f"{where}, {show_id(last_id)}", told)
+            reason = f"is consumer {consumer_no}'s, which does not exist and has no dead rows"
+            view.add("pel_by_consumer", f"{where}, {show_id(last_id)}", reason)
     for consumer_no, count in listed.items():
         if count != runs[consumer_no]:
-            told = f"the list of consumer {consumer_no} holds {count} runs, the group has {runs[consumer_no]}"
-            view.add("pel_by_consumer", where, told)
+            reason = f"the list of consumer {consumer_no} holds {count} runs, the group has {runs[consumer_no]}"
+            view.add("pel_by_consumer", where, reason)
 
 
 def _check_order(view: View, where: str, group_no: int) -> Pass:
@@ -216,11 +216,11 @@ def _check_order(view: View, where: str, group_no: int) -> Pass:
         key = prefix + pack_id(last_id)
         run_row = view.get("pel", key)
         run = None if run_row is None else view.decode("pel", show(key), _decode_run, key, run_row)
-        told = f"{where}, {show_id(last_id)}"
+        run_place = f"{where}, {show_id(last_id)}"
         if run is None:
-            view.add("pel_by_time", told, "is not the end of a run")
+            view.add("pel_by_time", run_place, "is not the end of a run")
         elif pending.time_key(group_no, run) != packed:
-            view.add("pel_by_time", told, "is not pending since then")
+            view.add("pel_by_time", run_place, "is not pending since then")
 
 
 def _decode_last_id(packed: bytes, size: int) -> StreamID:

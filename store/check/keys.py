@@ -28,8 +28,8 @@ def check_databases(view: View) -> Pass:
         if found != (size, size):
             view.add("meta", f"database {number}", f"{size} keys counted, {found[0]} in `keys`, {found[1]} in `names`")
         if expiring[keyspace_no] != deadlines:
-            told = f"{deadlines} keys with a deadline counted, there are {expiring[keyspace_no]}"
-            view.add("meta", f"database {number}", told)
+            reason = f"{deadlines} keys with a deadline counted, there are {expiring[keyspace_no]}"
+            view.add("meta", f"database {number}", reason)
 
 
 def _check_keys(view: View, sizes: Counter[int], expiring: Counter[int]) -> Pass:

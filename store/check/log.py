@@ -138,8 +138,8 @@ class LogCheck:
                     if batch.end == meta.position:
                         seen = True
                         if batch.time_ms is not None and log_db not in (-1, meta.log_db):
-                            told = f"says that database {meta.log_db} is selected there, and the log says {log_db}"
-                            yield Violation("meta", "position", told)
+                            reason = f"says that database {meta.log_db} is selected there, and the log says {log_db}"
+                            yield Violation("meta", "position", reason)
                 done += batch.size
                 self._steps(CHECKING_LOG, done, total)
         except CorruptionError:
@@ -180,11 +180,11 @@ class LogCheck:
         if part is None:
             yield Violation("meta", "position", f"is in file {position.file_seq}, which the log does not have")
         elif part.file.is_checksummed and not seen:
-            told = f"no batch ends at byte {position.position} with replication offset {position.offset}"
-            yield Violation("meta", "position", told, str(part.path), position.position)
+            reason = f"no batch ends at byte {position.position} with replication offset {position.offset}"
+            yield Violation("meta", "position", reason, str(part.path), position.position)
         elif position.position == 0 and part.file.start_offset not in (None, position.offset):
-            told = f"says replication offset {position.offset}, and the file begins at {part.file.start_offset}"
-            yield Violation("meta", "position", told, str(part.path), 0)
+            reason = f"says replication offset {position.offset}, and the file begins at {part.file.start_offset}"
+            yield Violation("meta", "position", reason, str(part.path), 0)
 
 
 def _selected(batch: Batch, log_db: int) -> int:

@@ -21,13 +21,13 @@ def check_stream_records(view: View, key: str, settings: IdempotenceSettings) ->
         return
     _check_number(view, key, records_no)
     where = f"records {records_no}"
-    producers = records = held = held_told = next_no = 0
+    producers = records = held = held_stated = next_no = 0
     totals: idmp.RecordsRow | None = None
     producer = b""
 
     def finish_producer() -> None:
-        if held != held_told:
-            view.add("idmp", f"{where}, producer {show(producer)}", f"{held_told} records counted, there are {held}")
+        if held != held_stated:
+            view.add("idmp", f"{where}, producer {show(producer)}", f"{held_stated} records counted, there are {held}")
 
     for packed, row in view.rows("idmp", stream_prefix(records_no)):
         yield
@@ -41,16 +41,16 @@ def check_stream_records(view: View, key: str, settings: IdempotenceSettings) ->
             view.decode("idmp", show(packed), _check_record, view, packed, row)
         elif len(packed) == idmp.PRODUCER_KEY_BYTES:
             finish_producer()
-            producer, held, held_told, next_no = packed, 0, 0, 0
+            producer, held, held_stated, next_no = packed, 0, 0, 0
             producers += 1
             values = view.decode("idmp", show(packed), _decode_producer, packed, row)
             if values is not None:
-                held_told, next_no = values.records, values.next_record_no
+                held_stated, next_no = values.records, values.next_record_no
         else:
             totals = view.decode("idmp", show(packed), _decode_totals, packed, row)
             if totals is not None and totals.duration_s != settings.duration_s:
-                told = f"says that records live for {totals.duration_s} s, the stream for {settings.duration_s} s"
-                view.add("idmp", where, told)
+                reason = f"says that records live for {totals.duration_s} s, the stream for {settings.duration_s} s"
+                view.add("idmp", where, reason)
     finish_producer()
     counted = None if totals is None else [totals.producers, totals.records]
     if counted != [producers, records]:

@@ -89,8 +89,8 @@ class SnapshotCheck:
         wrong = list(wrong_totals(snapshot, tables))
         if snapshot.manifest.entries != self.contents.entries:
             wrong.append(("entries", snapshot.manifest.entries, self.contents.entries))
-        for what, told, there in wrong:
-            yield Violation(_TABLE, "", f"the manifest says of {what} {told}, there is {there}", str(self.path))
+        for what, stated, there in wrong:
+            yield Violation(_TABLE, "", f"the manifest says of {what} {stated}, there is {there}", str(self.path))
 
     def _streams(self, snapshot: Snapshot, tables: Tables) -> Iterator[Violation]:
         file = str(self.path / STREAMS_NAME)

@@ -60,17 +60,17 @@ def _check_floor(view: View, key: str, stream: StreamRow) -> None:
     prefix = stream_prefix(stream.stream_no)
     purged_to = view.notes.floors.get(stream.stream_no, MIN_ID)
     if purged_to > stream.floor_id:
-        told = (
+        reason = (
             f"entries of {key} below {show_id(purged_to)} are to be purged, and its floor is {show_id(stream.floor_id)}"
         )
-        view.add("trash", f"stream {stream.stream_no}", told)
+        view.add("trash", f"stream {stream.stream_no}", reason)
     for table in _ENTRY_TABLES:
         cursor = view.cursor(table)
         if seek_below(cursor, prefix + pack_id(stream.floor_id)) and cursor.key().startswith(prefix):
             entry_id = id_in_key(cursor.key())
             if entry_id >= purged_to:
-                told = f"is below the floor {show_id(stream.floor_id)} of {key}, and no note has it purged"
-                view.add(table, _place(stream.stream_no, entry_id), told)
+                reason = f"is below the floor {show_id(stream.floor_id)} of {key}, and no note has it purged"
+                view.add(table, _place(stream.stream_no, entry_id), reason)
 
 
 def _place(stream_no: int, entry_id: StreamID) -> str:
@@ -128,10 +128,10 @@ def _check_entries(view: View, key: str, stream: StreamRow) -> Pass:
     view.contents.streams += 1
     view.contents.entries += count
     found = (count, first_id, last_id)
-    told = (stream.length, stream.first_id, stream.last_live_id)
-    if found != told:
+    stored = (stream.length, stream.first_id, stream.last_live_id)
+    if found != stored:
         real, claimed = (
-            f"{length} entries from {show_id(first)} to {show_id(last)}" for length, first, last in (found, told)
+            f"{length} entries from {show_id(first)} to {show_id(last)}" for length, first, last in (found, stored)
         )
         view.add("keys", key, f"{claimed}, but there are {real}")
     if node_count != stream.node_count + (stream.tail_total > 0):

@@ -1,6 +1,6 @@
 """The streams of a database that are lent to the native module, which appends to them without asking for each entry.
 
-A lent stream is not among the cached ones: whoever looks it up has it taken back first, with all that was appended.
+A lent stream is not among the cached ones: a look-up takes it back first, with all that was appended.
 Until then its object is out of date.  The appended rows wait in memory, so that many entries of one stream reach the
 table together, which takes LMDB a third of the time.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from riverbed.store.wire import Run, Tail
 
 # More lent streams, or bytes of rows that are in no table, make the next checkpoint longer than some 12 ms.
-_MOST_STREAMS = 1024
-_MOST_BYTES = 1 << 21  # they fit into the processor's cache
+_MAX_STREAMS = 1024
+_MAX_BYTES = 1 << 21  # they fit into the processor's cache
 # Streams that are taken back at once, or whose rows are put into the table at once: less than a millisecond.
 BATCH = 16
 
@@ -61,10 +61,10 @@ class LentStreams:
 
     def settle(self, take_back: Callable[[bytes], object]) -> None:
         """Keep within the bounds of streams that are lent, and of rows that wait to be put or deleted."""
-        if len(self._tails) > _MOST_STREAMS:
+        if len(self._tails) > _MAX_STREAMS:
             for key in self.oldest_keys():
                 take_back(key)
-        while self._size > _MOST_BYTES and self._tails:
+        while self._size > _MAX_BYTES and self._tails:
             turns = self._turns = self._turns or list(self._tails)
             for key in turns[-BATCH:]:
                 tail = self._tails.get(key)

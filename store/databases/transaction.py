@@ -29,7 +29,7 @@ CACHED_CONSUMER_BYTES = 64 << 20
 # stream's row again takes about 3 us.
 CACHED_BYTES = 16 << 20
 # Changed rows that a checkpoint may have to write at once, in some 5 ms; those beyond are written after each tick.
-MOST_CHANGED: Final = 2048
+MAX_CHANGED: Final = 2048
 # Changed rows that a checkpoint writes at once, in some 10 ms.
 FEW_CHANGED: Final = 1536
 
@@ -92,8 +92,8 @@ class WriteTxn(Transaction):
 
     def bound_caches(self) -> None:
         """Keep the next checkpoint short, and the streams in memory few; between ticks."""
-        if len(self.dirty) > MOST_CHANGED:
-            self.write_oldest_back(len(self.dirty) - MOST_CHANGED)
+        if len(self.dirty) > MAX_CHANGED:
+            self.write_oldest_back(len(self.dirty) - MAX_CHANGED)
         self.turn += 1
         if self.consumer_bytes > max(CACHED_CONSUMER_BYTES, self._kept_consumer_bytes):
             self._let_go_of_consumers()

@@ -133,7 +133,7 @@ class Pel(PendingRuns):
 
         A run of one is replaced without a look at the tables, unless a neighbour in the same state may join it.
 
-        Raises DamagedRowError with the changes young again that are not in the tables: clients were told of them.
+        Raises DamagedRowError with the changes young again that are not in the tables: clients know of them.
         """
         gone: list[bytes] = []
         assigned: dict[bytes, Delivery] = {}

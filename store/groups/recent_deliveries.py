@@ -4,7 +4,7 @@ XACK of a hundred IDs takes 35 us to parse them and 20 us to write them into the
 the same hundred IDs that one XREADGROUP has delivered.  So their packed and RESP forms are kept for a while:
 
     note      1-0 1-1 1-2 ... 1-99     packed, and as RESP
-    recall    the same words again     -> the same
+    take      the same words again     -> the same
 
 The forms of an ID never change, whichever client sends it.  This module does not know which entries are pending.
 Forgetting a batch loses nothing.
@@ -51,7 +51,7 @@ class RecentDeliveries:
         while self._size > _CAPACITY:
             self._size -= len(batches.pop(next(iter(batches)))[1])
 
-    def recall(self, words: list[bytes]) -> tuple[list[bytes], bytes] | None:
+    def take(self, words: list[bytes]) -> tuple[list[bytes], bytes] | None:
         """-> the packed IDs of `words` and their bulk strings, if they were delivered together.
 
         Forgets the batch: a consumer does not acknowledge it twice.

@@ -104,7 +104,7 @@ class Young:
         return {packed: self.changed.pop(packed) for packed in drained}, alone
 
     def put_back(self, changed: dict[bytes, Delivery | None], alone: dict[bytes, Delivery]) -> None:
-        """Note changes again that `drain_changed` has given, with what it has told of them."""
+        """Note changes again that `drain_changed` has given, with what it has reported of them."""
         self._txn.changed_ids += len(changed)
         self.changed.update(changed)
         self.alone.update((packed, alone[packed]) for packed in changed if packed in alone)

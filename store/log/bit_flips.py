@@ -1,7 +1,7 @@
 """Tells a flipped bit in the last batch of a log from a write that a power cut has torn.
 
 Both leave a last batch that does not fit its checksum.  A torn one was not acknowledged, and is cut off; a damaged one
-was, and must not be.  A CRC tells which single bit would make a batch fit: then nothing was torn.
+was, and must not be.  A CRC shows which single bit would make a batch fit: then nothing was torn.
 """
 
 from __future__ import annotations

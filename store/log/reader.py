@@ -198,10 +198,10 @@ class LogReader:
         self, part: LogPart, place: LogPosition, reason: str, sound_again: int | None, durable: LogPosition | None
     ) -> None:
         if sound_again is not None:
-            told = f"damaged batch: {reason}; the batch from byte {sound_again} on is sound again"
+            damage = f"damaged batch: {reason}; the batch from byte {sound_again} on is sound again"
             if not (part.is_last and self._may_lack_writes):
-                raise part.error(place.position, place.offset, told)
-            reason = f"{told}, and a power cut has stopped a server that did not sync each write"
+                raise part.error(place.position, place.offset, damage)
+            reason = f"{damage}, and a power cut has stopped a server that did not sync each write"
         if not part.is_last:
             raise part.error(place.position, place.offset, f"{reason}, and more files follow")
         if not self._load_truncated:

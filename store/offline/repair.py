@@ -184,13 +184,13 @@ class Repair:
     def _disagreement(self, check: Check, broken_tables: list[Violation]) -> str:
         """The advice when the log is whole, but ends before the position that the tables cover."""
         assert check.meta is not None and check.log.end is not None
-        told = (
+        advice = (
             f"the tables cover replication offset {check.meta.position.offset}, and the log ends at "
             f"{check.log.end.offset}: to go on with the log's state, move {self._places.state} away"
         )
         if broken_tables:
-            return told  # and the tables are broken too
-        return f"{told}; with the tables' state, move {self._places.home} away and repair again"
+            return advice  # and the tables are broken too
+        return f"{advice}; with the tables' state, move {self._places.home} away and repair again"
 
     def _refuse_older_log(self, check: Check, broken_tables: list[Violation]) -> None:
         """Raise RepairError when the tables, broken or not, hold changes that the log lacks."""
@@ -248,8 +248,8 @@ class Repair:
         home = LogHome.find(self._places.home, self._files)
         names = [file.name for file in home.manifest.backlog]
         home.put_manifest(home.manifest.without_backlog(names))
-        told = "a replica that lacks more than the log has takes a full sync; the next start deletes the files"
-        return Action(f"took {', '.join(names)} out of the backlog: {told}", None)
+        done = "a replica that lacks more than the log has takes a full sync; the next start deletes the files"
+        return Action(f"took {', '.join(names)} out of the backlog: {done}", None)
 
     # -- the tables ----------------------------------------------------------------------------------------------------
 
@@ -298,5 +298,5 @@ class Repair:
             files=self._files,
         )
         give(self._places.home, self._directory.stat())
-        told = f"made a new log out of the tables: {made.base.entries:,} entries, replication offset {made.offset}"
-        return Action(told, None)
+        done = f"made a new log out of the tables: {made.base.entries:,} entries, replication offset {made.offset}"
+        return Action(done, None)

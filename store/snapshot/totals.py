@@ -1,4 +1,4 @@
-"""Compares what a manifest says of its snapshot with the tables, before anybody believes it.
+"""Compares what a manifest says of its snapshot with the tables, before it is used.
 
 Checksums find damage.  They do not find a manifest that was forged, with checksums of its own.  What is compared here
 takes the same short time for any number of entries; their number is compared by those that read them all.
@@ -30,7 +30,7 @@ def wrong_totals(snapshot: Snapshot, tables: Tables) -> Iterator[tuple[str, Any,
         walk = StreamWalk(reader)
         position, replids, numbering = walk.position(), walk.replids(), walk.numbering()
         streams = walk.stream_count
-    for what, told, there in (
+    for what, stated, there in (
         ("position", tuple(manifest.position), tuple(position)),
         ("replication_id", manifest.replication_id, None if replids is None else replids.replication_id),
         ("store_id", manifest.store_id, None if replids is None else replids.store_id or None),
@@ -38,8 +38,8 @@ def wrong_totals(snapshot: Snapshot, tables: Tables) -> Iterator[tuple[str, Any,
         ("streams", manifest.streams, streams),
         *((f"rows of {table}", manifest.rows.get(table, 0), count) for table, count in rows.items()),
     ):
-        if told != there:
-            yield what, told, there
+        if stated != there:
+            yield what, stated, there
 
 
 def open_compared(snapshot: Snapshot) -> Tables:
@@ -65,6 +65,6 @@ def require_totals(snapshot: Snapshot, tables: Tables) -> None:
         raise CorruptionError(str(tables.path), None, why_undecoded(error)) from error
 
 
-def contradiction(snapshot: Snapshot, what: str, told: object, there: object) -> CorruptionError:
-    """The error of a manifest that says `told` of something of which `there` is."""
-    return CorruptionError(str(snapshot.path / MANIFEST_NAME), None, f"it says of {what} {told}, there is {there}")
+def contradiction(snapshot: Snapshot, what: str, stated: object, there: object) -> CorruptionError:
+    """The error of a manifest that says `stated` of something of which `there` is."""
+    return CorruptionError(str(snapshot.path / MANIFEST_NAME), None, f"it says of {what} {stated}, there is {there}")

@@ -230,7 +230,7 @@ class Tables:
     def _open_tables(self, *, readonly: bool, may_create: bool) -> dict[str, Any]:
         """The handles of all tables.  Those that are missing are created before the first checkpoint, and never later.
 
-        A flipped bit in a table's name would leave the store without the rows of that table, and nothing would tell.
+        A flipped bit in a table's name would leave the store without the rows of that table, and nothing would show it.
         """
         handles: dict[str, Any] = {}
         missing = []

@@ -123,7 +123,7 @@ def resolve_doubt(state: Path) -> WentBack | None:
     data = state / _DATA
     if not is_marked(state) or not data.exists():
         return None
-    # if boots cannot be told apart, the machine may have booted since
+    # if boots cannot be distinguished, the machine may have booted since
     may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
     with data.open("r+b") as file:
         fd = file.fileno()

@@ -379,7 +379,7 @@ class CountingFiles(OsFiles):
 def test_a_full_file_ends_after_a_checkpoint_so_that_a_tick_syncs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "MOST_UNSYNCED", 3000)
+    monkeypatch.setattr(engine_module, "MAX_UNSYNCED", 3000)
     files = CountingFiles()
     store = Store(tmp_path, files=files, fsync=Fsync.NO, segment_bytes=40_000)
 
@@ -422,7 +422,7 @@ def test_the_next_checkpoint_begins_the_file_that_had_to_wait_for_the_last_one(o
 
 
 def test_a_file_that_is_far_too_long_ends_without_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MOST_UNSYNCED", 0)
+    monkeypatch.setattr(engine_module, "MAX_UNSYNCED", 0)
     store = Store(tmp_path, fsync=Fsync.NO, segment_bytes=8000)
     sizes: list[int] = []
     while store.engine.log.end.file_seq == 1:

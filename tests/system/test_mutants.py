@@ -18,7 +18,7 @@ ALL = mutants()
 TRIED_AT_ONCE = 2
 # A quiet machine takes a few seconds for most of them; tests that run beside this one take the rest.
 PATIENCE_S = 900.0
-MOST_IN_A_FOLDER = 12
+MAX_IN_A_FOLDER = 12
 _DAY_S = 86_400
 
 
@@ -35,7 +35,7 @@ def test_a_planted_bug_fits_the_code(mutant: Mutant) -> None:
 def test_thirty_bugs_are_planted_in_folders_that_are_not_too_large() -> None:
     assert len(ALL) >= 30
     assert len({mutant.bug for mutant in ALL}) == len(ALL)
-    assert max(Counter(mutant.path.parent for mutant in ALL).values()) <= MOST_IN_A_FOLDER
+    assert max(Counter(mutant.path.parent for mutant in ALL).values()) <= MAX_IN_A_FOLDER
 
 
 def test_every_planted_bug_has_its_turn() -> None:

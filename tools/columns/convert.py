@@ -61,7 +61,7 @@ _MOMENT: Final = "^" + _DAY.replace(
 )
 # In which decimals are rounded: Arrow rounds longer ones wrongly.
 _WIDE: Final = pa.decimal128(38, 18)
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 
 
 def converter(target: pa.DataType) -> Cast:
@@ -89,7 +89,7 @@ def _casts_of(target: pa.DataType) -> tuple[Cast, Cast]:
         return lambda values: _text(values).cast(target), lambda values: _text(_only(values, _FLOAT)).cast(target)
     if pa.types.is_decimal(target):
         # Of more digits Arrow would not notice an overflow.
-        safe = rf"^[+-]?[0-9]{{0,{_MOST_DIGITS - target.scale}}}(?:\.[0-9]{{0,{target.scale}}})?$"
+        safe = rf"^[+-]?[0-9]{{0,{_MAX_DIGITS - target.scale}}}(?:\.[0-9]{{0,{target.scale}}})?$"
         return lambda values: _text(_matching(values, safe)).cast(target), lambda values: _decimals(values, target)
     if target == pa.bool_():
         return lambda values: _text(values).cast(target), lambda values: _text(_only(values, _BOOLEAN)).cast(target)
@@ -168,7 +168,7 @@ def _rounded(text: str, scale: int, most: Decimal) -> Decimal | None:
     """A number of any form, exactly; None if it is above `most`."""
     with localcontext(prec=MAX_PREC):
         number = Decimal(text)
-        if number.adjusted() > _MOST_DIGITS:
+        if number.adjusted() > _MAX_DIGITS:
             return None
         number = number.quantize(Decimal((0, (1,), -scale)), ROUND_HALF_UP)
         return number if -most <= number <= most else None

@@ -27,7 +27,7 @@ METADATA: Final = {
     REST: pa.map_(pa.string(), pa.binary()),
 }
 # Fields beyond these are in `_fields` alone: a file with a column for each of a million names helps no reader.
-MOST_FIELDS: Final = 200
+MAX_FIELDS: Final = 200
 
 
 class Projection:
@@ -72,7 +72,7 @@ def field_types(
     for rows in batches:
         for name in rows.names():
             text = column_name(name)
-            if text and text not in found and text.casefold() not in folded and len(found) < MOST_FIELDS:
+            if text and text not in found and text.casefold() not in folded and len(found) < MAX_FIELDS:
                 found[text] = pa.string()
                 folded.add(text.casefold())
         for text, kind in found.items():

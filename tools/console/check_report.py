@@ -88,12 +88,12 @@ class CheckReport:
             self._add(Violation("log", "", reason, torn.file, torn.position))
 
     def announce(self, plan: ReplayPlan) -> None:
-        told = (
+        line = (
             f"executing {size_text(plan.log_bytes)} of log in {plan.work}: "
             f"takes at most {size_text(plan.needed_bytes)}, {size_text(plan.free_bytes)} are free"
         )
         with self._above_the_bar():
-            _tell(told)
+            _print_line(line)
 
     def acted(self, actions: list[Action]) -> None:
         """Report `actions`, which repaired the violations so far; only violations found later count from now on."""
@@ -103,12 +103,12 @@ class CheckReport:
         with self._above_the_bar():
             for action in actions:
                 kept = "" if action.kept is None else f"; the old one is kept as {action.kept}"
-                _tell(f"{action.done}{kept}", "[green]repaired:[/] ")
+                _print_line(f"{action.done}{kept}", "[green]repaired:[/] ")
 
     def refused(self, reason: str) -> None:
         self._refusal = reason
         with self._above_the_bar():
-            _tell(reason, "[red]not repaired:[/] ")
+            _print_line(reason, "[red]not repaired:[/] ")
 
     @contextlib.contextmanager
     def _above_the_bar(self) -> Iterator[None]:
@@ -182,7 +182,7 @@ class CheckReport:
         }
 
 
-def _tell(text: str, mark: str = "") -> None:
+def _print_line(text: str, mark: str = "") -> None:
     """Print a long line on standard error; on a terminal it is broken between words."""
     console = notes()
     console.print(f"{mark}{escape(shown(text))}", soft_wrap=not console.is_terminal)

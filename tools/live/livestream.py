@@ -117,9 +117,9 @@ def _full_group(group: dict[bytes, Any]) -> LiveGroup:
 
 def _old_groups(client: RedisClient, key: bytes) -> Iterator[LiveGroup]:
     for group in map(fields, client.call("XINFO", "GROUPS", key)):
-        now_ms, told = client.call_all([("TIME",), ("XINFO", "CONSUMERS", key, group[b"name"])])
+        now_ms, replies = client.call_all([("TIME",), ("XINFO", "CONSUMERS", key, group[b"name"])])
         consumers = []
-        for consumer in map(fields, told):
+        for consumer in map(fields, replies):
             seen_ms = _milliseconds(now_ms) - consumer[b"idle"]
             consumers.append(LiveConsumer(consumer[b"name"], seen_ms, seen_ms, consumer[b"pending"]))
         yield LiveGroup(group[b"name"], _id(group[b"last-delivered-id"]), None, group[b"pending"], tuple(consumers))
@@ -226,12 +226,12 @@ def delivery_policy(client: RedisClient, key: bytes, group: bytes) -> list[bytes
     """The words after `XGROUP POLICY key group` that set the group's policy; none when it has no policy."""
     if not client.is_riverbed:
         return []
-    told = fields(client.call("XGROUP", "POLICY", key, group))
+    policy = fields(client.call("XGROUP", "POLICY", key, group))
     words: list[bytes] = []
-    if told[b"max-deliveries"]:
-        words += [b"MAXDELIVERIES", b"%d" % told[b"max-deliveries"], b"DEADLETTER", told[b"dead-letter"]]
-    if told[b"consumer-ttl"]:
-        words += [b"CONSUMERTTL", b"%d" % told[b"consumer-ttl"]]
+    if policy[b"max-deliveries"]:
+        words += [b"MAXDELIVERIES", b"%d" % policy[b"max-deliveries"], b"DEADLETTER", policy[b"dead-letter"]]
+    if policy[b"consumer-ttl"]:
+        words += [b"CONSUMERTTL", b"%d" % policy[b"consumer-ttl"]]
     return words
 
 

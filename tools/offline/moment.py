@@ -1,6 +1,6 @@
 """The moment at which a replay stops, as users write it: a time or a replication offset.
 
-The forms are easy to tell apart: a bare number is an offset, a number after `@` a unix time, all else ISO 8601.
+The forms are easy to distinguish: a bare number is an offset, a number after `@` a unix time, all else ISO 8601.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ def store_entries(
             row = stream_row(reader, db, key)
             if row is None:
                 raise Failure(f"there is no stream {name_text(key)} in database {db} of {path}")
-            for told, (_, entry) in enumerate(StreamEntries(reader, row).rows(first, last)):
-                if not told % _PAGE:
-                    progress(READING, told, row.length)
+            for done, (_, entry) in enumerate(StreamEntries(reader, row).rows(first, last)):
+                if not done % _PAGE:
+                    progress(READING, done, row.length)
                 yield decode_entry(entry)
         except DECODE_ERRORS as error:
             raise CorruptionError(str(tables.path / DATA_NAME), None, f"a row does not decode: {error!r}") from error
@@ -70,13 +70,13 @@ def server_entries(
             raise Failure(f"{name_text(key)} in database {db} of {client.address} is not a stream") from error
         raise
     end = id_text(last)
-    told = 0
+    done = 0
     while True:
-        progress(READING, told, max(told, length))
+        progress(READING, done, max(done, length))
         page: list[Entry] = client.call("XRANGE", key, id_text(first), end, "COUNT", _PAGE)
         for entry in page:
             yield entry[0], entry[1]
-        told += len(page)
+        done += len(page)
         newest = parse_id(page[-1][0]) if page else None
         if newest is None or len(page) < _PAGE or newest >= last:
             return

@@ -49,11 +49,11 @@ _ROW_GROUP: Final = 64 << 10
 _OF_IDS: Final = ("_ms", "_seq", "_id")
 _FILES: Final = OsFiles()
 # What one deleted entry has written again, and what one task of a reader takes at least.
-_MOST_ENTRIES: Final = 256 << 10
+_MAX_ENTRIES: Final = 256 << 10
 # The last file is written again with what is new if it has fewer: readers pay for each file.
-_LEAST_ENTRIES: Final = 8 << 10
+_MIN_ENTRIES: Final = 8 << 10
 # Files below a row group that a stream may have; beyond, they are written again as one.
-_MOST_SMALL: Final = 64
+_MAX_SMALL: Final = 64
 _NAME: Final = re.compile(r"streams/[0-9]{1,20}/[0-9]{20}-[0-9]{20}\.parquet", re.ASCII)
 _TYPES: Final = {"string": pa.string(), "binary": pa.binary()}
 
@@ -143,7 +143,7 @@ class _Writer:
         self._stream = stream
         self._folder = folder
         self._written = written
-        self._done = self._told = 0
+        self._done = self._reported = 0
         self._place = f"streams/{stream.row.stream_no}"
 
     def write(self, former: StreamFiles | None) -> StreamFiles:
@@ -174,18 +174,18 @@ class _Writer:
         return tuple(sorted([*kept, *new], key=lambda segment: segment.first_id))
 
     def _count(self, entries: int) -> None:
-        """Tell how many entries are done; those that are written a second time are told once."""
+        """Report how many entries are done; those that are written a second time are reported once."""
         self._done += entries
-        self._written(max(0, self._done - self._told))
-        self._told = max(self._done, self._told)
+        self._written(max(0, self._done - self._reported))
+        self._reported = max(self._done, self._reported)
 
     # -- what is there already -----------------------------------------------------------------------------------------
 
     def _taken_over(self, former: StreamFiles) -> list[Segment]:
         kept = [segment for segment in former.segments if self._has_rows_of(segment)]
-        if kept and kept[-1].entries < _LEAST_ENTRIES and kept[-1].last_id < self._stream.row.last_live_id:
+        if kept and kept[-1].entries < _MIN_ENTRIES and kept[-1].last_id < self._stream.row.last_live_id:
             kept.pop()
-        if sum(segment.entries < _ROW_GROUP for segment in kept) > _MOST_SMALL:
+        if sum(segment.entries < _ROW_GROUP for segment in kept) > _MAX_SMALL:
             kept = [segment for segment in kept if segment.entries >= _ROW_GROUP]
         linked = (self._linked(former.folder, segment) for segment in kept)
         return [segment for segment in linked if segment is not None]
@@ -229,7 +229,7 @@ class _Writer:
 
     def _write_segment(self, span: Range, columns: dict[str, pa.DataType]) -> Segment | None:
         """Write the first entries of a span; None when it has none."""
-        batches = self._rows([span], _MOST_ENTRIES)
+        batches = self._rows([span], _MAX_ENTRIES)
         batch = next(batches, None)
         if batch is None:
             return None

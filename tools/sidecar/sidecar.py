@@ -50,9 +50,9 @@ from riverbed.tools.sidecar.segments import ParquetFile, StreamFiles, synced_dig
 VERSION: Final = 2
 _FORMAT: Final = "riverbed-columns"
 # A stream is a folder.
-_MOST_STREAMS: Final = 10_000
-_MOST_VERIFIED: Final = 100_000
-_MOST_MANIFEST_BYTES: Final = 64 << 20
+_MAX_STREAMS: Final = 10_000
+_MAX_VERIFIED: Final = 100_000
+_MAX_MANIFEST_BYTES: Final = 64 << 20
 _GUARD: Final = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
 
@@ -120,8 +120,8 @@ def fill_columns(
     `former`: the files that another snapshot has, by database and key.  The rest is as in `write_columns`.
     """
     known = former or {}
-    if snapshot.manifest.streams > _MOST_STREAMS:
-        raise ColumnsError(f"{snapshot.path} has {snapshot.manifest.streams} streams; columns are for {_MOST_STREAMS}")
+    if snapshot.manifest.streams > _MAX_STREAMS:
+        raise ColumnsError(f"{snapshot.path} has {snapshot.manifest.streams} streams; columns are for {_MAX_STREAMS}")
     snapshot.verify()
     files = OsFiles()
     count = counter(steps, COLUMNS_DIRECTORY, snapshot.manifest.entries)
@@ -270,7 +270,7 @@ def _explained(folder: Path) -> Iterator[None]:
 def _manifest(snapshot: Snapshot, path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            data = file.read(_MOST_MANIFEST_BYTES + 1)
+            data = file.read(_MAX_MANIFEST_BYTES + 1)
     except FileNotFoundError:
         raise ColumnsError(f"{path.parent} has no columns of {snapshot.path}: its manifest is missing") from None
     except OSError as error:
@@ -295,7 +295,7 @@ def _verified(path: Path, digest: FileDigest) -> Path:
     seen = (path, digest, about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
     if seen not in _verified_files:
         verify_file(path, digest)
-        if len(_verified_files) >= _MOST_VERIFIED:
+        if len(_verified_files) >= _MAX_VERIFIED:
             _verified_files.clear()
         _verified_files.add(seen)
     return path

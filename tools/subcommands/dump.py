@@ -129,8 +129,8 @@ def _entry_lines(
 ) -> Iterator[str]:
     last = MAX_ID if last is None else last
 
-    def progress(step: str, told: int, total: int) -> None:
-        show(step, told, total if limit is None else min(total, limit))
+    def progress(step: str, done: int, total: int) -> None:
+        show(step, done, total if limit is None else min(total, limit))
 
     address = server_address(source, tls)
     if address is None:

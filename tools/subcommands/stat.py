@@ -162,8 +162,8 @@ def _stream_table(stats: list[StreamStat], width: int) -> Table:
     rows = []
     for each in stats:
         size = "-" if each.byte_count is None else size_text(each.byte_count)
-        told = _told(each.pending, each.oldest_ms, each.tries, each.lag) if each.groups else ("-",) * 4
-        rows.append((each.db, [name_text(each.key)], [f"{each.length:,}", size, f"{len(each.groups):,}", *told]))
+        cells = _cells(each.pending, each.oldest_ms, each.tries, each.lag) if each.groups else ("-",) * 4
+        rows.append((each.db, [name_text(each.key)], [f"{each.length:,}", size, f"{len(each.groups):,}", *cells]))
     return _table(rows, ["stream"], ["length", "size", "groups", "pending", "oldest", "tries", "lag"], width)
 
 
@@ -171,7 +171,7 @@ def _group_table(stats: list[StreamStat], width: int) -> Table:
     rows = []
     for each in stats:
         for group in each.groups:
-            numbers = [f"{group.consumers:,}", *_told(group.pending, group.oldest_ms, group.tries, group.lag)]
+            numbers = [f"{group.consumers:,}", *_cells(group.pending, group.oldest_ms, group.tries, group.lag)]
             rows.append((each.db, [name_text(each.key), name_text(group.name)], numbers))
     return _table(rows, ["stream", "group"], ["consumers", "pending", "oldest", "tries", "lag"], width)
 
@@ -181,9 +181,9 @@ def _table(rows: list[tuple[int, list[str], list[str]]], names: list[str], numbe
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     with_db = any(db for db, _, _ in rows)
     if with_db:
-        rows = [(db, found, [str(db), *told]) for db, found, told in rows]
+        rows = [(db, found, [str(db), *cells]) for db, found, cells in rows]
         numbers = ["db", *numbers]
-    width -= sum(_GAP + max(len(head), *(len(told[at]) for _, _, told in rows)) for at, head in enumerate(numbers))
+    width -= sum(_GAP + max(len(head), *(len(cells[at]) for _, _, cells in rows)) for at, head in enumerate(numbers))
     wanted = [max(cell_len(head), *(cell_len(found[at]) for _, found, _ in rows)) for at, head in enumerate(names)]
     widths = _share(width - _GAP * len(names), wanted)
     if with_db:
@@ -192,8 +192,8 @@ def _table(rows: list[tuple[int, list[str], list[str]]], names: list[str], numbe
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=most)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
-    for _, found, told in rows:
-        first, rest = (told[:1], told[1:]) if with_db else ([], told)
+    for _, found, cells in rows:
+        first, rest = (cells[:1], cells[1:]) if with_db else ([], cells)
         table.add_row(*first, *map(escape, found), *rest)
     return table
 
@@ -207,6 +207,6 @@ def _share(width: int, wanted: list[int]) -> list[int]:
     return shares
 
 
-def _told(pending: int, oldest_ms: int | None, tries: int, lag: int | None) -> tuple[str, str, str, str]:
+def _cells(pending: int, oldest_ms: int | None, tries: int, lag: int | None) -> tuple[str, str, str, str]:
     oldest = "-" if oldest_ms is None else age_text(oldest_ms)
     return f"{pending:,}", oldest, f"{tries:,}", "?" if lag is None else f"{lag:,}"

@@ -91,17 +91,17 @@ def top(
     with contextlib.suppress(KeyboardInterrupt), watch:
         watch.connect()
         if as_lines:
-            watch.run(interval, count, lambda sample, found, trouble: _tell(address, sample, found, trouble, order))
+            watch.run(interval, count, lambda sample, found, trouble: _print(address, sample, found, trouble, order))
         else:
             _run_screen(watch, interval, count, order)
 
 
-def _tell(address: Address, sample: Sample | None, found: Rates, trouble: str, order: str) -> None:
+def _print(address: Address, sample: Sample | None, found: Rates, trouble: str, order: str) -> None:
     if sample is None or trouble:
-        told = {"time_ms": time.time_ns() // 1_000_000, "address": str(address), "error": trouble}
+        sampled = {"time_ms": time.time_ns() // 1_000_000, "address": str(address), "error": trouble}
     else:
-        told = as_json(str(address), sample, found, order)
-    click.echo(json.dumps(told))
+        sampled = as_json(str(address), sample, found, order)
+    click.echo(json.dumps(sampled))
 
 
 def _run_screen(watch: _Watch, interval: float, count: int, order: str) -> None:

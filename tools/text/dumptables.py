@@ -43,9 +43,9 @@ def table_lines(path: Path, tables: Sequence[str], limit: int | None, progress: 
         reader = TableReader(opened, txn)
         total = sum(map(reader.count, tables))
         total = total if limit is None else min(total, limit)
-        for told, line in enumerate(islice(_lines(reader, tables), limit)):
-            if not told % _ROWS_A_LOOK:
-                progress(READING, told, total)
+        for done, line in enumerate(islice(_lines(reader, tables), limit)):
+            if not done % _ROWS_A_LOOK:
+                progress(READING, done, total)
             yield line
 
 

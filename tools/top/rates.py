@@ -105,9 +105,9 @@ def _appends(sample: Sample) -> float:
 
 def _sum(values: Iterable[float | None]) -> float | None:
     """The sum of the known values; None when there are values but none is known."""
-    told = list(values)
-    known = [value for value in told if value is not None]
-    return sum(known) if known or not told else None
+    given = list(values)
+    known = [value for value in given if value is not None]
+    return sum(known) if known or not given else None
 
 
 class Trends:

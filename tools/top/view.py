@@ -284,7 +284,7 @@ def _room(sample: Sample) -> str:
 
 # -- machines ----------------------------------------------------------------------------------------------------------
 
-_TOLD: Final = {
+_FIGURES: Final = {
     "clients": "connected_clients",
     "blocked": "blocked_clients",
     "replicas": "connected_slaves",
@@ -315,19 +315,19 @@ def as_json(address: str, sample: Sample, rates: Rates, order: str) -> dict[str,
     info = sample.info
     streams = []
     for stream in sorted_streams(sample, rates, order):
-        told = stream.as_json()
-        told["added_per_second"] = rates.streams.get((stream.db, stream.key))
-        for group, described in zip(stream.groups, told["groups"], strict=True):
+        shown = stream.as_json()
+        shown["added_per_second"] = rates.streams.get((stream.db, stream.key))
+        for group, described in zip(stream.groups, shown["groups"], strict=True):
             found = rates.groups.get((stream.db, stream.key, group.name), GroupRates())
             described["delivered_per_second"], described["acked_per_second"] = found.delivered, found.acked
-        streams.append(told)
+        streams.append(shown)
     return {
         "time_ms": sample.unix_ms,
         "address": address,
         "server": "riverbed" if "riverbed_version" in info else "redis",
         "version": info.get("riverbed_version", info.get("redis_version")),
         "role": "replica" if info.get("role") == "slave" else "primary",
-        **{name: _plain(sample.number(source)) for name, source in _TOLD.items()},
+        **{name: _plain(sample.number(source)) for name, source in _FIGURES.items()},
         **{f"{name}_per_second": getattr(rates, name) for name in _RATES},
         "stream_total": sample.stream_total,
         "streams": streams,

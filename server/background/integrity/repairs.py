@@ -77,7 +77,7 @@ class Repairs:
     """The repairs of one server.
 
     `exchange` puts the tables of a directory in the place of ours and moves ours to another; `resync` has a replica ask
-    its primary for everything, and tells whether this is a replica.
+    its primary for everything, and returns whether this is a replica.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Repairs:
             reason = f"{reason}; the primary is asked for everything"
         self._status.end(0.0, reason)
         self._again_s = self._core.clock.monotonic() + AGAIN_S
-        log.error("the tables were not repaired: %s; not tried again by itself for %d s", reason, AGAIN_S)
+        log.error("the tables were not repaired: %s; not tried again without a command for %d s", reason, AGAIN_S)
         self._answer(CommandError(f"ERR the tables were not repaired: {reason}"))
 
     async def _repair(self) -> LogPosition:

@@ -31,7 +31,7 @@ _ROWS_A_STEP: Final = 1024
 _PAUSES_A_STEP: Final = 19
 _MAX_PAUSE_S: Final = 0.2
 _REPORT_S: Final = 0.2
-_MOST_REASONS: Final = 100
+_MAX_REASONS: Final = 100
 
 
 def work(server: Server) -> None:
@@ -47,7 +47,7 @@ def work(server: Server) -> None:
         with tables.env.begin():
             broken = [violation.reason for violation in check_pages(data, lambda: False, server.go_on)]
         if broken:
-            for reason in broken[:_MOST_REASONS]:
+            for reason in broken[:_MAX_REASONS]:
                 server.say(damage=reason)
             server.say(rows=0, damaged=len(broken))
         else:
@@ -71,7 +71,7 @@ def _walk(server: Server, tables: Tables) -> None:
                 step = scrub_step(TableReader(tables, txn), table, key, _ROWS_A_STEP)
             key = step.next_key
             rows += step.rows
-            for reason in step.damage[: max(_MOST_REASONS - damaged, 0)]:
+            for reason in step.damage[: max(_MAX_REASONS - damaged, 0)]:
                 server.say(damage=reason)
             damaged += len(step.damage)
             ended_s = time.monotonic()

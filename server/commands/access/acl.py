@@ -30,7 +30,7 @@ log = logging.getLogger("riverbed")
 
 _ADMIN: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 _ANY: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
-_MOST_BITS: Final = 4096
+_MAX_BITS: Final = 4096
 _SHOWN: Final = 10  # entries of ACL LOG
 
 NO_FILE: Final = (
@@ -40,7 +40,7 @@ NO_FILE: Final = (
 )
 BAD_NAME: Final = "ERR Usernames can't contain spaces or null characters"
 BAD_BITS: Final = (
-    f"ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to {_MOST_BITS}"
+    f"ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to {_MAX_BITS}"
 )
 DEFAULT_STAYS: Final = "ERR The 'default' user cannot be removed"
 NOT_SAVED: Final = "ERR There was an error trying to save the ACLs. Please check the server logs for more information"
@@ -161,7 +161,7 @@ def acl_genpass(request: Request) -> bytes:
     if len(request.argv) > 3:
         raise subcommand_syntax(request.argv)
     bits = 256 if len(request.argv) == 2 else parse_int(request.argv[2])
-    if not 0 < bits <= _MOST_BITS:
+    if not 0 < bits <= _MAX_BITS:
         raise CommandError(BAD_BITS)
     return secrets.token_hex((bits + 7) // 8)[: (bits + 3) // 4].encode()
 

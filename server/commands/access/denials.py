@@ -14,8 +14,8 @@ from riverbed.server.commands.access.interface import Reason
 _SAME_FOR_MS: Final = 60_000
 # Entries that are compared with a new one, the newest of them.
 _COMPARED: Final = 10
-_MOST_BYTES: Final = 1024  # of a key, a channel or a name: clients choose them
-_MOST_LINE_BYTES: Final = 4096  # of the line about a client, which has its name
+_MAX_BYTES: Final = 1024  # of a key, a channel or a name: clients choose them
+_MAX_LINE_BYTES: Final = 4096  # of the line about a client, which has its name
 
 NAMES: Final = {Reason.COMMAND: b"command", Reason.KEY: b"key", Reason.CHANNEL: b"channel", Reason.AUTH: b"auth"}
 
@@ -48,7 +48,7 @@ class Denials:
     ) -> None:
         """Note a refusal, and keep at most `most` entries."""
         self.totals[reason] += 1
-        what, user, client = what[:_MOST_BYTES], user[:_MOST_BYTES], client[:_MOST_LINE_BYTES]
+        what, user, client = what[:_MAX_BYTES], user[:_MAX_BYTES], client[:_MAX_LINE_BYTES]
         for at, entry in enumerate(islice(self.entries, _COMPARED)):
             is_same = (entry.reason, entry.in_transaction, entry.what, entry.user) == (
                 reason,

@@ -106,7 +106,7 @@ class User:
     def denies(self, command: Command, words: list[bytes]) -> Denial | None:
         """What keeps the request from running; None when one of the selectors allows it.
 
-        Of several refusals the one that came furthest is told.
+        Of several refusals the one that came furthest is returned.
         """
         furthest: Denial | None = None
         for selector in (self.root, *self.selectors):

@@ -101,7 +101,7 @@ class Users:
     def add_lines(self, lines: Iterable[tuple[str, list[bytes]]]) -> None:
         """Add the users that lines of a file make: for each its place, the user's name and the rules.
 
-        Raises UserFileError, which tells of every line that is wrong.
+        Raises UserFileError, which names every line that is wrong.
         """
         seen: set[bytes] = set()
         errors = []

@@ -311,7 +311,7 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_rewrite_entries_total", rewrite.total
     yield "riverbed_rewrite_bytes", rewrite.size
     yield "riverbed_rewrite_percent", f"{rewrite.percent:.1f}"
-    yield "riverbed_trash_pending", request.txn.dead_rows.notes
+    yield "riverbed_dead_row_notes", request.txn.dead_rows.notes
     yield "riverbed_writes_refused", int(engine.refusal is not None)
     yield "riverbed_writes_refused_reason", "" if engine.refusal is None else engine.refusal.value
 

@@ -45,7 +45,7 @@ def latency_doctor(request: Request) -> Verbatim:
             b"%b: %d spikes, average %d ms, mean deviation %d ms, one every %.1f s, highest ever %d ms.\n"
             % (name, len(heights), average, deviation, period, event.max_ms)
         )
-    lines.append(b"SLOWLOG GET names the commands; CONFIG GET appendfsync tells how often the disk is waited for.\n")
+    lines.append(b"SLOWLOG GET names the commands; CONFIG GET appendfsync shows how often the disk is waited for.\n")
     return Verbatim(b"".join(lines))
 
 

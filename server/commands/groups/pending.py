@@ -67,7 +67,7 @@ def xack(request: Request) -> Reply:
         if packed is not None:
             return found[1].ack_one(packed, argv[3])
     words = argv[3:]
-    known = request.txn.recent_deliveries.recall(words)
+    known = request.txn.recent_deliveries.take(words)
     if known is not None:
         return found[1].ack(known[0], None, known[1])
     return found[1].ack(parse_packed_ids(words), words)
@@ -259,9 +259,9 @@ class _Query:
             if first <= packed <= last
         ]
         for packed, run in sorted(asked, key=itemgetter(0))[: self._left]:
-            self._tell(run, [packed])
+            self._show(run, [packed])
 
-    def _tell(self, run: PendingRun, packed_ids: list[bytes]) -> None:
+    def _show(self, run: PendingRun, packed_ids: list[bytes]) -> None:
         """Add some entries of a run to the reply."""
         owner = b"" if run.owner is None else run.owner.name
         idle_ms = -1 if run.owner is None else max(self._now_ms - run.delivery_time_ms, 0)

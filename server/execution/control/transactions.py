@@ -91,12 +91,12 @@ class Transactions:
         self.discard(session)
         return reply
 
-    def _execute_on_view(self, request: Request, told: int) -> Work:
-        """Run a transaction that only reads between two changes; its first `told` commands are counted already."""
+    def _execute_on_view(self, request: Request, noted: int) -> Work:
+        """Run a transaction that only reads between two changes; its first `noted` commands are counted already."""
         try:
             view = yield from wait_for_view()
             replies = self._collect_replies(request.session, view, may_restart=False)
-            return self._execute(request.copy(), replies, told, keeps_queue=True)
+            return self._execute(request.copy(), replies, noted, keeps_queue=True)
         finally:
             self.discard(request.session)
 
@@ -104,7 +104,7 @@ class Transactions:
         count = len(session.transaction.queued or ())
         return TransactionReplies(self._engine, self.space, count, view, may_restart=may_restart)
 
-    def _execute(self, request: Request, replies: TransactionReplies, told: int = 0, *, keeps_queue: bool) -> Reply:
+    def _execute(self, request: Request, replies: TransactionReplies, noted: int = 0, *, keeps_queue: bool) -> Reply:
         """Run the queued commands if they may run; `replies` are released, or held by the reply."""
         mark = len(self._txn.log)
         try:
@@ -114,7 +114,7 @@ class Transactions:
                 return (Settled(encode(NULL_ARRAY, request.session.resp)),)
             if not keeps_queue:
                 self.discard(request.session)
-            self._run_queued(request, queued, replies, told)
+            self._run_queued(request, queued, replies, noted)
             reply = replies.reply()
         except SpoolError as error:
             if len(self._txn.log) > mark:
@@ -162,7 +162,7 @@ class Transactions:
         self._admission.check_queued(session, queued)
         return queued
 
-    def _run_queued(self, request: Request, queued: list[list[bytes]], replies: TransactionReplies, told: int) -> None:
+    def _run_queued(self, request: Request, queued: list[list[bytes]], replies: TransactionReplies, noted: int) -> None:
         session, room = request.session, request.room
         request.transaction = replies
         request.may_block = False
@@ -172,20 +172,20 @@ class Transactions:
                 request.argv = argv
                 request.db = session.db
                 request.room = replies.room
-                reply = self._call_queued(request, command, is_told=number < told)
+                reply = self._call_queued(request, command, is_noted=number < noted)
                 lasts = not command.rests_on_tables
                 if reply.__class__ is LongReply:
                     replies.add_long(reply, lasts=lasts)
                 else:
                     replies.add(encode(reply, session.resp), lasts=lasts)
-                if self._monitors and number >= told:
+                if self._monitors and number >= noted:
                     self._monitors.feed(session, command, argv)
         finally:
             request.transaction = None
             request.may_block = True
             request.room = room
 
-    def _call_queued(self, request: Request, command: Command, *, is_told: bool) -> Reply:
+    def _call_queued(self, request: Request, command: Command, *, is_noted: bool) -> Reply:
         """As `Calls.call`, but a bug's exception is raised, so that the whole transaction is undone."""
         stats = self._stats
         counters = stats.counters(command.full_name)
@@ -197,12 +197,12 @@ class Transactions:
                 raise CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[refused[0].reason]))
             reply = command.handler(request)
         except CommandError as error:
-            if not is_told:
+            if not is_noted:
                 counters.failed += 1
                 stats.count_error(error.text)
             reply = error
         self._txn.end_command()
-        if not is_told:
+        if not is_noted:
             counters.record(time.perf_counter_ns() - begun)
         return reply
 

@@ -241,10 +241,10 @@ def test_what_was_appended_is_seen_by_whoever_looks_at_the_stream(tmp_path: Path
 
 
 def test_more_streams_than_are_lent_at_once(tmp_path: Path) -> None:
-    with patch.object(lent, "_MOST_STREAMS", 3), patch.object(lent, "BATCH", 2):
+    with patch.object(lent, "_MAX_STREAMS", 3), patch.object(lent, "BATCH", 2):
         lines = [f"XADD k{number % 7} * f v{number}" for number in range(200)]
         assert len(same(tmp_path, asked(*lines, *lines, "XRANGE k0 - +"))) == 401
-    with patch.object(lent, "_MOST_BYTES", 300):
+    with patch.object(lent, "_MAX_BYTES", 300):
         assert len(same(tmp_path / "bytes", asked(*lines, *lines, "XRANGE k0 - +"))) == 401
 
 
@@ -263,7 +263,7 @@ def test_small_entries_that_are_in_no_table_are_few(tmp_path: Path) -> None:
             assert missing <= 1000 + 1000  # and what the last request appended
         ticks.close()
 
-    with patch.object(lent, "_MOST_BYTES", 100_000):
+    with patch.object(lent, "_MAX_BYTES", 100_000):
         in_loop(body())
 
 
@@ -281,7 +281,7 @@ def test_exact_trims_in_runs_leave_what_they_leave_one_by_one(tmp_path: Path, no
             )
             lines.append(rng.choice(looks).format(ms=MS, number=rng.randint(0, 400)))
         most = rng.choice([500, 5000, 1 << 21])
-        with patch.object(lent, "_MOST_BYTES", most), patch.object(lent, "BATCH", 1):
+        with patch.object(lent, "_MAX_BYTES", most), patch.object(lent, "BATCH", 1):
             ends = ["XRANGE s - +", "XINFO STREAM s", "XINFO STREAM t"]
             same(tmp_path / str(number), asked(*lines, *ends), stream_node_max_entries=node)
 

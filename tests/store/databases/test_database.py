@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from riverbed.store.databases.database import Database
-from riverbed.store.databases.transaction import CACHED_BYTES, MOST_CHANGED
+from riverbed.store.databases.transaction import CACHED_BYTES, MAX_CHANGED
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.model import Change, Strategy, Trim
 from riverbed.store.streams import trimming
@@ -387,11 +387,11 @@ def test_what_is_let_go_of_is_there_with_its_groups_and_all_that_is_pending(stor
 
 def test_a_checkpoint_has_few_rows_to_write_however_many_streams_changed(store: Store) -> None:
     """Rows are written after each tick, those first that changed first."""
-    keys = [b"%d" % number for number in range(MOST_CHANGED + 100)]
+    keys = [b"%d" % number for number in range(MAX_CHANGED + 100)]
     for key in keys:
         store.add(key, "1-0")
     store.txn.bound_caches()
-    assert store.txn.changed_streams == MOST_CHANGED
+    assert store.txn.changed_streams == MAX_CHANGED
     assert not store.db.cached[keys[99]].dirty
     assert store.db.cached[keys[100]].dirty
     store.add(keys[0], "2-0")

@@ -24,8 +24,8 @@ def test_the_same_words_are_known_again_once() -> None:
     recent_deliveries = RecentDeliveries()
     entry_ids = ids(0, 100)
     words = note(recent_deliveries, entry_ids)
-    assert recent_deliveries.recall(words) == ([pack_id(entry_id) for entry_id in entry_ids], encode_words(words))
-    assert recent_deliveries.recall(words) is None
+    assert recent_deliveries.take(words) == ([pack_id(entry_id) for entry_id in entry_ids], encode_words(words))
+    assert recent_deliveries.take(words) is None
     assert len(recent_deliveries) == 0
 
 
@@ -45,8 +45,8 @@ def test_other_words_are_not_known(change: object) -> None:
     recent_deliveries = RecentDeliveries()
     words = note(recent_deliveries, ids(0, 100))
     assert callable(change)
-    assert recent_deliveries.recall(change(words)) is None
-    assert recent_deliveries.recall(words) is not None
+    assert recent_deliveries.take(change(words)) is None
+    assert recent_deliveries.take(words) is not None
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,9 +54,9 @@ def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None
     recent_deliveries = RecentDeliveries()
     first, second, third = (note(recent_deliveries, ids(start, 100)) for start in (0, 100, 200))
     assert len(recent_deliveries) == 200
-    assert recent_deliveries.recall(first) is None
-    assert recent_deliveries.recall(third) is not None
-    assert recent_deliveries.recall(second) is not None
+    assert recent_deliveries.take(first) is None
+    assert recent_deliveries.take(third) is not None
+    assert recent_deliveries.take(second) is not None
 
 
 def test_a_batch_that_begins_as_another_did_takes_its_place() -> None:
@@ -64,8 +64,8 @@ def test_a_batch_that_begins_as_another_did_takes_its_place() -> None:
     longer = note(recent_deliveries, ids(0, 100))
     shorter = note(recent_deliveries, ids(0, 50))
     assert len(recent_deliveries) == 50
-    assert recent_deliveries.recall(longer) is None
-    assert recent_deliveries.recall(shorter) is not None
+    assert recent_deliveries.take(longer) is None
+    assert recent_deliveries.take(shorter) is not None
 
 
 def test_what_is_short_or_uneven_is_not_kept() -> None:

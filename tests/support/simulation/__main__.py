@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.support.simulation.run import Outcome, run_seed
 
-_MOST_SHOWN = 10
+_MAX_SHOWN = 10
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
 
 def _show(outcome: Outcome) -> None:
     _say(f"seed {outcome.seed}: {len(outcome.violations)} violations")
-    for line in outcome.violations[:_MOST_SHOWN]:
+    for line in outcome.violations[:_MAX_SHOWN]:
         _say(f"  {line}")
 
 

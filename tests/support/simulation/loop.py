@@ -22,7 +22,7 @@ READ_S = 1e-6  # what reading the clock takes
 # Seconds that a thread takes for its work.
 _THREAD_S = (0.0002, 0.02)
 # Turns without a step of the clock: more of them are a loop that never ends.
-_MOST_TURNS = 200_000
+_MAX_TURNS = 200_000
 EPOCH_S = 1_700_000_000.0
 
 
@@ -59,7 +59,7 @@ class Scheduler:
             turns = turns + 1 if self.now - last < 0.0001 else 0
             if not turns:
                 last = self.now
-            if turns > _MOST_TURNS:
+            if turns > _MAX_TURNS:
                 raise Stuck(f"{loop.name} works on without an end at {self.now:.6f}")
             loop.turn()
             while self.later:

@@ -22,7 +22,7 @@ _SPLITS = 0.1  # so many come in two pieces
 WINDOW_BYTES = 64 << 10
 _LOOK_S = 0.05
 _STEP_S = 1e-8
-_MOST_LOOKS = 2000  # a system gives up after minutes
+_MAX_LOOKS = 2000  # a system gives up after minutes
 
 
 class Network:
@@ -104,7 +104,7 @@ class Network:
 
     async def connect(self, loop: Loop, factory: Callable[[], Any], host: str, port: int) -> tuple[Transport, Any]:
         await asyncio.sleep(self.delay())
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MAX_LOOKS):
             if not self.is_parted(loop.name, host) and host not in self._silent:
                 break
             await asyncio.sleep(_LOOK_S)

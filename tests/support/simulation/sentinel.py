@@ -18,7 +18,7 @@ from tests.support.simulation.loop import Loop
 from tests.support.simulation.machine import PORT
 
 _PATIENCE_S = 0.7
-_MOST_MISSED = 3
+_MAX_MISSED = 3
 _LOOK_S = (0.15, 0.4)
 
 Info = dict[str, str]
@@ -83,7 +83,7 @@ class Sentinel:
         info = infos.get(self.primary)
         if info is None:
             self._missed += 1
-            if self._missed > _MOST_MISSED:
+            if self._missed > _MAX_MISSED:
                 await self._promote(infos)
             return
         self._missed = 0

@@ -23,9 +23,9 @@ KEY = b"orders"
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_MOST_ENTRIES", 100)
+    monkeypatch.setattr(segments, "_MAX_ENTRIES", 100)
     monkeypatch.setattr(segments, "_ROW_GROUP", 40)
-    monkeypatch.setattr(segments, "_LEAST_ENTRIES", 10)
+    monkeypatch.setattr(segments, "_MIN_ENTRIES", 10)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_a_short_last_file_is_written_again_with_what_is_new(store: Store, tmp_p
 
 
 def test_many_short_files_become_one(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_MOST_SMALL", 3)
+    monkeypatch.setattr(segments, "_MAX_SMALL", 3)
     counts = []
     for hour in range(7):
         counts.append(len(columns_of(frozen(store, f"s{hour}")).files))
@@ -228,8 +228,8 @@ def test_random_changes_between_snapshots_leave_each_with_its_own_rows(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(segments, "_MOST_ENTRIES", chance.choice((7, 30, 100)))
-    monkeypatch.setattr(segments, "_MOST_SMALL", chance.choice((2, 64)))
+    monkeypatch.setattr(segments, "_MAX_ENTRIES", chance.choice((7, 30, 100)))
+    monkeypatch.setattr(segments, "_MAX_SMALL", chance.choice((2, 64)))
     store = Store(tmp_path / "data")
     end = 1
     was_shared = False

@@ -36,7 +36,7 @@ from riverbed.store.errors import StoreError
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.columns.convert import converter
 from riverbed.tools.columns.decode import EntryBatch
-from riverbed.tools.columns.projection import MOST_FIELDS, column_name
+from riverbed.tools.columns.projection import MAX_FIELDS, column_name
 from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.reading.locations import open_place, resolve
 from riverbed.tools.spark.reading.options import ReadOptions, Table
@@ -48,7 +48,7 @@ _SPREAD: Final = 16
 # A field is common when it is in one of so many sampled entries.
 _COMMON: Final = 100
 # Names that are looked at: a store may have another one in each entry.
-_MOST_NAMES: Final = 1000
+_MAX_NAMES: Final = 1000
 _ABOUT_ENTRY: Final = (
     StructField("_key", StringType()),
     StructField("_id", StringType()),
@@ -108,7 +108,7 @@ def inferred_schema(options: ReadOptions) -> StructType:
         for batch in _sample(options):
             entries += batch.count
             for name in batch.names():
-                if name in found or len(found) < _MOST_NAMES:
+                if name in found or len(found) < _MAX_NAMES:
                     found.setdefault(name, _Seen()).add(batch.column(name))
     except (StoreError, lmdb.Error, ValueError, OSError) as error:
         raise SourceError(f"cannot sample {', '.join(options.paths)}: {error}") from error
@@ -121,7 +121,7 @@ def _fields(common: dict[bytes, _Seen], options: ReadOptions) -> list[StructFiel
     fields: dict[str, StructField] = {}
     for name, seen in common.items():
         text = column_name(name)
-        if text and text != options.corrupt_column and len(fields) < MOST_FIELDS:
+        if text and text != options.corrupt_column and len(fields) < MAX_FIELDS:
             fields.setdefault(text.casefold(), StructField(text, seen.kinds[0].spark))
     return list(fields.values())
 

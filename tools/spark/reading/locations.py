@@ -47,8 +47,8 @@ from riverbed.tools.spark.reading.options import ReadOptions, Verify
 
 _COPY_BYTES: Final = 1 << 20
 _LIVE_MAP_BYTES: Final = 1 << 40
-_FROZEN: Final = "frozen"
-_MOST_LISTED: Final = 10  # snapshots in an error
+_SNAPSHOT: Final = "snapshot"
+_MAX_LISTED: Final = 10  # snapshots in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def _newest(places: list[tuple[Place, Snapshot]], time_ms: int, path: str) -> tu
     places = sorted(places, key=lambda each: (each[0].time_ms, each[0].offset, each[0].name))
     early = [each for each in places if each[0].time_ms <= time_ms]
     if not early:
-        listed = [f"{place.name} ({time_text(place.time_ms)})" for place, _ in places[:_MOST_LISTED]]
-        more = f", and {len(places) - _MOST_LISTED} later ones" if len(places) > _MOST_LISTED else ""
+        listed = [f"{place.name} ({time_text(place.time_ms)})" for place, _ in places[:_MAX_LISTED]]
+        more = f", and {len(places) - _MAX_LISTED} later ones" if len(places) > _MAX_LISTED else ""
         raise SourceError(f"asOf {time_text(time_ms)} is before all snapshots of {path}: {', '.join(listed)}{more}")
     return early[-1]
 
@@ -126,7 +126,7 @@ def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Sn
     if _is_live(path):
         if options.as_of_ms is not None:
             raise SourceError(f"{path} is a data directory, which has only its last checkpoint; asOf is for snapshots")
-        yield _freeze(path, options)
+        yield _snapshot_live(path, options)
         return
     names = sorted(os.listdir(path)) if path.is_dir() and not (path / MANIFEST_NAME).exists() else []
     # A folder without a manifest is still being made or copied; one with a manifest must be sound.
@@ -160,16 +160,16 @@ def _place(snapshot: Snapshot, path: str, uri: str | None, name: str | None = No
     )
 
 
-def _freeze(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
+def _snapshot_live(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
     """A copy of a live store's last checkpoint, for tasks in other processes: the store replaces it within 200 ms."""
     cache = Cache(options.cache_directory, options.cache_bytes)
     try:
-        identity = f"frozen {directory} {_checkpoint(directory)}"
+        identity = f"snapshot {directory} {_checkpoint(directory)}"
 
-        def freeze(working: Path) -> None:
-            take_snapshot(directory, working / _FROZEN, program=f"riverbed {VERSION}")
+        def take(working: Path) -> None:
+            take_snapshot(directory, working / _SNAPSHOT, program=f"riverbed {VERSION}")
 
-        path = cache.get(identity, freeze) / _FROZEN
+        path = cache.get(identity, take) / _SNAPSHOT
     except (StoreError, OSError, lmdb.Error) as error:
         raise SourceError(f"cannot read the store in {directory}: {error}") from error
     snapshot = _open(path)

@@ -5,7 +5,7 @@
             print(stream, lag.entries, lag.ms)
 
 Spark has no metrics for sources in Python.  But a query's progress has the offset up to which a batch was read, and
-the newest one of the store, and both tell of each stream how many entries it ever had.
+the newest one of the store, and both have the number of entries that each stream ever had.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def test_a_tick_is_undone_although_the_tail_of_the_log_meets_damage(tmp_path: Pa
 
 
 def test_a_long_log_is_left_to_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "MOST_REMADE", 10)
+    monkeypatch.setattr(engines, "MAX_REMADE", 10)
     store = damaged_below_the_tail(tmp_path / "store")
     store.run("XADD", "s", "21-0", "f", "v")
     with pytest.raises(StateLostError, match=r"could not be rebuilt: .*damaged"):

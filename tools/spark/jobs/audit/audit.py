@@ -56,7 +56,7 @@ def audit(
 
     Names poison entries (delivered again and again), stuck ones (delivered long ago, never acknowledged), orphaned
     ones (pending and deleted), idle consumers that hold entries, groups without a reader, and the group that keeps
-    each stream from being trimmed; then lag and pending entries by group and by consumer. With --since it tells how
+    each stream from being trimmed; then lag and pending entries by group and by consumer. With --since it reports how
     much was delivered and settled in between.
 
     SNAPSHOT is a snapshot or a data directory. Without --out the counts alone are printed; --json prints all.
@@ -67,20 +67,20 @@ def audit(
       riverbed spark audit data --stuck-after 10m --json
       spark-submit tools/spark/jobs/audit/audit.py data --since snapshot
 
-    Exit status 0: nothing is wrong, 1: something is, 2: could not be told.
+    Exit status 0: nothing is wrong, 1: something is, 2: could not be found out.
     """
     if out is not None:
         new_reports(out, _NAMES, overwrite=overwrite)
-    frozen = find_snapshot(source)
+    snapshot = find_snapshot(source)
     earlier = None if earlier_source is None else find_snapshot(earlier_source)
     limits = Limits(stuck_after, poison_from, idle_after, limit)
     options = {} if pattern is None else {"streamPattern": pattern}
     with running_job(launch, f"audit {source}") as job:
-        report = audit_snapshot(job, frozen, earlier, limits, options)
+        report = audit_snapshot(job, snapshot, earlier, limits, options)
         job.step("writing the report")
         text = json.dumps(report, indent=2)
         if out is not None:
-            page = html_page(audit_page(frozen.name, report))
+            page = html_page(audit_page(snapshot.name, report))
             write_reports(out, dict(zip(_NAMES, (page, f"{text}\n"), strict=True)))
     if as_json:
         click.echo(text)
