@@ -13,9 +13,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.packing import add_checksum, without_checksum
+from riverbed.store.format.packing import add_checksum
 from riverbed.store.ids import ID_BYTES, StreamID, unpack_id
-from riverbed.store.wire import find_id
+from riverbed.store.wire import find_id, open_run
 
 # The consumer_no of entries without an owner.
 UNOWNED: Final = 0
@@ -61,13 +61,11 @@ class Run:
 
     @classmethod
     def unpack(cls, key: bytes, row: bytes) -> Run:
-        """Raises one of DECODE_ERRORS."""
-        if (len(row) - _HEAD) % ID_BYTES:  # as in format version 2 without
-            row = without_checksum(row, key[: _PREFIX.size])
-        consumer_no, time_ms, delivery_count = _RUN.unpack_from(row)
-        if (len(row) - _HEAD) % ID_BYTES:
-            raise ValueError("this is no run")
-        return cls(consumer_no, time_ms, delivery_count, row[_HEAD:])
+        """Raises DamagedRowError.  A row of format version 2 has no checksum."""
+        try:
+            return cls(*open_run(key, row))
+        except ValueError:
+            raise DamagedRowError(f"the row {key.hex()}") from None
 
     @classmethod
     def under(cls, key: bytes, row: bytes) -> Run:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import PelRow, Run
 from riverbed.store.groups.pending_runs import PendingRuns
-from riverbed.store.groups.run_rows import cut_out, pieces, replace_alone, replace_runs
+from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
 
@@ -107,9 +107,8 @@ class Pel(PendingRuns):
         self._change(packed, delivery)
 
     def _change(self, packed: bytes, delivery: Delivery | None) -> None:
-        """Note the new state of an entry that `standing` has found last."""
-        alone = None if self._recent is None or self._recent.packed != packed else self._recent.delivery
-        if not self._young.change(packed, delivery, alone):
+        """Note the new state of an entry that `standing` has found."""
+        if not self._young.change(packed, delivery):
             self.write_part()
 
     def write_young(self) -> None:
@@ -117,48 +116,32 @@ class Pel(PendingRuns):
         young = self._young
         if young.batches:
             self._replace([], young.drain())
-        self._write_changed(*young.drain_changed())
+        self._write_changed(young.drain_changed())
 
     def write_part(self) -> bool:
         """Put some of what is young into the tables, in about two milliseconds; -> whether this was all."""
         young = self._young
         if len(young.changed) >= len(young.batches):
-            self._write_changed(*young.drain_changed(MAX_PART))
+            self._write_changed(young.drain_changed(MAX_PART))
         else:
             self._replace([], young.drain(MAX_PART))
         return not young.batches and not young.changed
 
-    def _write_changed(self, changed: dict[bytes, Delivery | None], alone: dict[bytes, Delivery]) -> None:
+    def _write_changed(self, changed: dict[bytes, Delivery | None]) -> None:
         """Put changes that `Young.drain_changed` has given into the tables.
-
-        A run of one is replaced without a look at the tables, unless a neighbour in the same state may join it.
 
         Raises DamagedRowError with the changes young again that are not in the tables: clients know of them.
         """
-        gone: list[bytes] = []
-        assigned: dict[bytes, Delivery] = {}
-        replaced: list[tuple[bytes, Delivery, Delivery | None]] = []
-        states = list(changed.values())
-        for packed, before, state, behind in zip(changed, [None, *states], states, [*states[1:], None], strict=False):
-            former = alone.get(packed)
-            if former is not None and (state is None or (state != before and state != behind)):
-                replaced.append((packed, former, state))
-            elif state is None:
-                gone.append(packed)
-            else:
-                assigned[packed] = state
-        if replaced:
-            self._recent = None
-            replace_alone(self._txn.cursor, self._group_no, replaced)
-        left: dict[bytes, Delivery | None] = {**dict.fromkeys(gone), **assigned}
+        self._recent = None
+        order = list(changed)
+        at = 0
         try:
-            if gone:
-                self._take_out(gone)
-                left = dict(assigned)
-            if assigned:
-                self._assign_in_tables(assigned)
+            while at < len(order):
+                rows, end = self._rows_with(order, at)
+                change_rows(self._txn.cursor, self._prefix, rows, order[at:end], changed)
+                at = end
         except DamagedRowError:
-            self._young.put_back(left, alone)
+            self._young.put_back({packed: changed[packed] for packed in order[at:]})
             raise
 
     def forget_young(self) -> None:
@@ -205,18 +188,6 @@ class Pel(PendingRuns):
             at += size
             self._replace([run], [])
             yield run
-
-    def _take_out(self, order: list[bytes]) -> None:
-        """Remove these ascending IDs, which are pending, from the tables."""
-        gone = set(order)
-        old, new = [], []
-        for run, held in self._holding_in_tables(order):
-            old.append(run)
-            if len(held) == len(run):
-                continue
-            left = b"".join([packed for packed in run.ids() if packed not in gone])
-            new.append(Run(run.consumer_no, run.time_ms, run.delivery_count, left))
-        self._replace(old, new)
 
     def assign(self, wanted: Mapping[bytes, Delivery]) -> dict[int | None, int]:
         """Give entries other owners, times and counts, by packed ID; -> how many each former owner had.

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 # Runs read at once.
 _CHUNK: Final = 16
+# Runs changed at once.
+_ROWS: Final = 512
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
 
@@ -93,6 +95,30 @@ class PendingRuns:
         if run is None or not run.first <= packed_id <= run.last:
             _require_place(cursor, self._prefix + packed_id)
         return run
+
+    def _rows_with(self, order: list[bytes], at: int) -> tuple[list[tuple[bytes, bytes] | None], int]:
+        """The rows of the runs in the tables that hold the pending IDs `order` from `at` on; -> them, and how far.
+
+        They are (key, row), None between those that are no neighbours; a few hundred at most.
+        """
+        cursor, prefix = self._txn.cursor("pel"), self._prefix
+        rows: list[tuple[bytes, bytes] | None] = []
+        while at < len(order) and len(rows) < _ROWS:
+            packed = order[at]
+            if not rows or not cursor.next() or last_in_key(cursor.key()) < packed:
+                rows.append(None)
+                if not cursor.set_range(prefix + packed):
+                    break
+            key, row = cursor.item()
+            last = last_in_key(key)
+            if not first_in_run(row) <= packed <= last or not key.startswith(prefix):
+                break
+            rows.append((key, row))
+            at = bisect_right(order, last, at)
+        else:
+            return rows, at
+        self._run_in(cursor, packed)
+        raise DamagedRowError("the list of pending entries")
 
     def holding(self, order: list[bytes]) -> Iterator[tuple[Run, list[bytes]]]:
         """(living run, the IDs of `order` that it holds); `order` is ascending and has each ID once.

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix, owner_prefix, time_key
 from riverbed.store.groups.young import MAX_IN_RUN, Delivery
 from riverbed.store.ids import ID_BYTES
+from riverbed.store.wire import change_runs
 
 if TYPE_CHECKING:
     import lmdb
@@ -30,7 +32,6 @@ def replace_runs(
         cursor = cursor_over(table)
         gone = {keys[number] for keys in old_keys}
         for key in gone.difference([keys[number] for keys in new_keys]):
-            # 0.36 us; a delete without a cursor takes 0.5
             if cursor.set_key(key):
                 cursor.delete()
         for keys, run in zip(new_keys, new, strict=True):
@@ -40,33 +41,30 @@ def replace_runs(
                 cursor.put(keys[number], run.last if table == "pel_by_time" and run.consumer_no == UNOWNED else b"")
 
 
-def replace_alone(
+def change_rows(
     cursor_over: Callable[[str], lmdb.Cursor[bytes]],
-    group_no: int,
-    alone: list[tuple[bytes, Delivery, Delivery | None]],
+    prefix: bytes,
+    rows: list[tuple[bytes, bytes] | None],
+    order: list[bytes],
+    changed: dict[bytes, Delivery | None],
 ) -> None:
-    """As `replace_runs`, for runs of one: (their ID, what the tables have, what they shall have), None to remove it."""
-    prefix = group_prefix(group_no)
-    cursor = cursor_over("pel")
-    for packed, _, new in alone:
-        if new is not None:
-            cursor.put(prefix + packed, Run(*new, packed).pack(prefix))
-        elif cursor.set_key(prefix + packed):
-            cursor.delete()
-    cursor = cursor_over("pel_by_consumer")
-    for packed, old, new in alone:
-        if new is None or new[0] != old[0]:
-            if cursor.set_key(owner_prefix(group_no, old[0]) + packed):
+    """Change entries with the ascending IDs `order`, None removes one; `rows` are their runs as `change_runs` has them.
+
+    Runs are cut, and neighbours that differ in their IDs only become one.  Raises DamagedRowError with nothing changed.
+    """
+    try:
+        tables = change_runs(prefix, rows, order, changed, MAX_IN_RUN)
+    except ValueError:
+        for key, row in filter(None, rows):
+            Run.under(key, row)
+        raise DamagedRowError("the order of rows") from None
+    for table, (gone, new) in zip(_TABLES, tables, strict=True):
+        cursor = cursor_over(table)
+        for key in gone:
+            # 0.36 us; a delete without a cursor takes 0.5
+            if cursor.set_key(key):
                 cursor.delete()
-            if new is not None:
-                cursor.put(owner_prefix(group_no, new[0]) + packed, b"")
-    cursor = cursor_over("pel_by_time")
-    for packed, old, new in alone:
-        if new is None or new[1] != old[1] or UNOWNED in (new[0], old[0]):
-            if cursor.set_key(time_key(group_no, Run(*old, packed))):
-                cursor.delete()
-            if new is not None:
-                cursor.put(time_key(group_no, Run(*new, packed)), packed if new[0] == UNOWNED else b"")
+        cursor.putmulti(new)
 
 
 def _keys(group_no: int, run: Run) -> tuple[bytes, bytes, bytes]:

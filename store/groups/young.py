@@ -9,8 +9,7 @@ IDs, which are all above the IDs in the tables:
 
 What happens to a few entries of the tables waits here as well, by ID: acknowledgements, and claims of one.  In the
 tables, the one writes a run again without an ID, the other cuts it in three.  Written together, a run that was
-acknowledged entry by entry is deleted once, and neighbours that went to one owner become one run again.  A run of one
-is kept here as the tables have it, so that its rows are written without a look at them.
+acknowledged entry by entry is deleted once, and neighbours that went to one owner become one run again.
 
 The checkpoint writes those that are left, so the tables are exact whenever they are durable; after a crash, or a tick
 that is undone, the log brings them back.  An acknowledgement or a claim of one looks here and into the tables; every
@@ -33,8 +32,9 @@ if TYPE_CHECKING:
 MAX_IN_RUN: Final = 100
 # The most IDs in memory for all groups together: 250 bytes each if they were delivered one by one.
 MAX_YOUNG: Final = 16_384
-# The most of them that have changed in the tables: to write these takes some 6 us each.
-MAX_CHANGED: Final = 8192
+# The most of them that have changed in the tables: to write these takes some 5 us each if they are scattered, and any
+# other question about the group waits for it.
+MAX_CHANGED: Final = 3072
 # So many of them are written at once while clients wait: whole runs, if they are neighbours.
 MAX_PART = 5 * MAX_IN_RUN
 
@@ -47,15 +47,13 @@ Batch = tuple[int, int, int, bytes]
 class Young:
     """What is young in one group.  The IDs are counted in its transaction, together with those of others."""
 
-    __slots__ = ("_order", "_txn", "alone", "batches", "changed")
+    __slots__ = ("_order", "_txn", "batches", "changed")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
         self.batches: dict[bytes, Batch] = {}  # by the first ID of each, ascending
         # What the tables have of these IDs is no longer true.  None: acknowledged.
         self.changed: dict[bytes, Delivery | None] = {}
-        # What the tables have of those of these IDs that are runs of one.  No other write touches their rows meanwhile.
-        self.alone: dict[bytes, Delivery] = {}
         self._order: list[bytes] = []  # IDs of `changed` that parts are drained of, descending
 
     def add(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int) -> bool:
@@ -74,21 +72,16 @@ class Young:
         txn.young_ids += 1
         return txn.young_ids <= MAX_YOUNG
 
-    def change(self, packed: bytes, delivery: Delivery | None, alone: Delivery | None = None) -> bool:
-        """Note the new state of a pending entry of the tables, None when it is none now; -> whether there is room.
-
-        `alone` is what the tables have of it, if it is a run of one there and has not changed before.
-        """
+    def change(self, packed: bytes, delivery: Delivery | None) -> bool:
+        """Note the new state of a pending entry of the tables, None when it is none now; -> whether there is room."""
         txn = self._txn
         if packed not in self.changed:
             txn.changed_ids += 1
-            if alone is not None:
-                self.alone[packed] = alone
         self.changed[packed] = delivery
         return txn.changed_ids <= MAX_CHANGED
 
-    def drain_changed(self, most: int | None = None) -> tuple[dict[bytes, Delivery | None], dict[bytes, Delivery]]:
-        """Forget the changes; -> (`changed`, ascending, and what `alone` has of it).
+    def drain_changed(self, most: int | None = None) -> dict[bytes, Delivery | None]:
+        """Forget the changes; -> them, ascending.
 
         With `most` only so many are forgotten: neighbours, so that they change few runs of the tables.
         """
@@ -100,14 +93,12 @@ class Young:
             drained = order[: -most - 1 : -1]
             del order[-most:]
         self._txn.changed_ids -= len(drained)
-        alone = {packed: self.alone.pop(packed) for packed in drained if packed in self.alone}
-        return {packed: self.changed.pop(packed) for packed in drained}, alone
+        return {packed: self.changed.pop(packed) for packed in drained}
 
-    def put_back(self, changed: dict[bytes, Delivery | None], alone: dict[bytes, Delivery]) -> None:
-        """Note changes again that `drain_changed` has given, with what it has reported of them."""
+    def put_back(self, changed: dict[bytes, Delivery | None]) -> None:
+        """Note changes again that `drain_changed` has given."""
         self._txn.changed_ids += len(changed)
         self.changed.update(changed)
-        self.alone.update((packed, alone[packed]) for packed in changed if packed in alone)
         self._order = []
 
     def take_one(self, packed: bytes) -> int | None:

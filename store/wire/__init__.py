@@ -11,6 +11,8 @@
     packed_id             an ID as text -> its bytes in keys
     find_id               where an ID is among others
     show_pending          rows of pending entries -> what XPENDING answers
+    open_run              such a row -> its owner, time, count and IDs
+    change_runs           rows of pending entries, and which entries change -> the rows in their place
 
 They exist twice: `reference.py` says in Python what each function does, `native.c` does the same fast.  The native
 module is used where it was built from this source, and RIVERBED_NATIVE=0 in the environment asks for the reference.
@@ -37,6 +39,7 @@ __all__ = [
     "Run",
     "Tail",
     "append",
+    "change_runs",
     "count_of",
     "expand_one",
     "find_id",
@@ -44,6 +47,7 @@ __all__ = [
     "load_xadds",
     "log_entries",
     "measure_entries",
+    "open_run",
     "open_tail",
     "packed_id",
     "parse",
@@ -75,12 +79,14 @@ if TYPE_CHECKING or IS_NATIVE:
         Run,
         Tail,
         append,
+        change_runs,
         expand_one,
         find_id,
         load,
         load_xadds,
         log_entries,
         measure_entries,
+        open_run,
         open_tail,
         packed_id,
         parse,
@@ -97,12 +103,14 @@ else:
         Run,
         Tail,
         append,
+        change_runs,
         expand_one,
         find_id,
         load,
         load_xadds,
         log_entries,
         measure_entries,
+        open_run,
         open_tail,
         packed_id,
         parse,

@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 11            /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 12            /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -39,9 +39,11 @@
 #define HEAD_BYTES 32           /* "*", a Py_ssize_t, "\r\n" */
 #define PREFIX_BYTES 8          /* of the key of a row: the stream's number, then both halves of the ID */
 #define HALF_BYTES 8
-#define KEY_BYTES (PREFIX_BYTES + 2 * HALF_BYTES)
+#define ID_BYTES (2 * HALF_BYTES)
+#define KEY_BYTES (PREFIX_BYTES + ID_BYTES)
 #define MIN_ROOM 512            /* of a buffer */
-#define RUN_COUNT_AT 12         /* a run of pending entries: consumer_no:u32 delivery_time_ms:u64 delivery_count:u64 */
+#define RUN_TIME_AT 4           /* a run of pending entries: consumer_no:u32 delivery_time_ms:u64 delivery_count:u64 */
+#define RUN_COUNT_AT 12
 #define RUN_HEAD_BYTES 20       /* then the IDs */
 #define CHECKSUM_BYTES 4        /* behind a run; those of format version 2 have none */
 #define SEAL_BYTES 5            /* behind the row of an entry: CRC-32C of the stream's number and the row, and the mark */
@@ -187,19 +189,23 @@ add_crc(uint32_t crc, const char *data, Py_ssize_t size)
 }
 
 static char *
+put_u32(char *to, uint32_t number)
+{
+    for (int shift = 24; shift >= 0; shift -= 8)
+        *to++ = (char)(number >> shift);
+    return to;
+}
+
+static char *
 put_seal(char *to, uint32_t crc)
 {
-    crc = ~crc;
-    to[0] = (char)(crc >> 24);
-    to[1] = (char)(crc >> 16);
-    to[2] = (char)(crc >> 8);
-    to[3] = (char)crc;
-    to[4] = SEAL_MARK;
-    return to + SEAL_BYTES;
+    to = put_u32(to, ~crc);
+    *to++ = SEAL_MARK;
+    return to;
 }
 
 static uint32_t
-get_crc(const char *from)
+get_u32(const char *from)
 {
     const unsigned char *at = (const unsigned char *)from;
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
@@ -219,7 +225,7 @@ unsealed_size(uint32_t crc, const char *row, Py_ssize_t size)
 {
     if (size > SEAL_BYTES && row[size - 1] == SEAL_MARK) {
         size -= SEAL_BYTES;
-        return get_crc(row + size) == ~add_crc(crc, row, size) ? size : -1;
+        return get_u32(row + size) == ~add_crc(crc, row, size) ? size : -1;
     }
     Parts parts;
     return take_row(row, size, &parts) ? -1 : size;
@@ -591,7 +597,7 @@ put_id(char *to, ID id)
 static PyObject *
 id_bytes(ID id)
 {
-    char bytes[2 * HALF_BYTES];
+    char bytes[ID_BYTES];
     put_id(bytes, id);
     return PyBytes_FromStringAndSize(bytes, sizeof(bytes));
 }
@@ -850,7 +856,7 @@ takes(const Tail *tail, const Entry *entry, ID now, ID *id, int *trimmed)
 static PyObject *
 show_node(const Tail *tail)
 {
-    char first[2 * HALF_BYTES], last[2 * HALF_BYTES];
+    char first[ID_BYTES], last[ID_BYTES];
     put_id(first, tail->first);
     put_id(last, tail->count ? tail->last : tail->first);
     return Py_BuildValue("nny#y#", tail->count, tail->size, first, (Py_ssize_t)sizeof(first), last,
@@ -1060,8 +1066,8 @@ open_tail(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (!has_count("open_tail", count, 10))
         return NULL;
     const char *last = bytes_argument(args[0], KEY_BYTES);
-    const char *oldest = last == NULL ? NULL : bytes_argument(args[1], 2 * HALF_BYTES);
-    const char *node_end = oldest == NULL ? NULL : bytes_argument(args[2], 2 * HALF_BYTES);
+    const char *oldest = last == NULL ? NULL : bytes_argument(args[1], ID_BYTES);
+    const char *node_end = oldest == NULL ? NULL : bytes_argument(args[2], ID_BYTES);
     if (node_end == NULL)
         return NULL;
     Py_ssize_t numbers[7];
@@ -1187,15 +1193,15 @@ find_id(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     if (!has_count("find_id", count, 2))
         return NULL;
     const char *ids = bytes_argument(args[0], -1);
-    const char *wanted = ids == NULL ? NULL : bytes_argument(args[1], 2 * HALF_BYTES);
+    const char *wanted = ids == NULL ? NULL : bytes_argument(args[1], ID_BYTES);
     if (wanted == NULL)
         return NULL;
-    Py_ssize_t low = 0, high = PyBytes_Size(args[0]) / (2 * HALF_BYTES);
+    Py_ssize_t low = 0, high = PyBytes_Size(args[0]) / ID_BYTES;
     while (low < high) {
         Py_ssize_t middle = low + (high - low) / 2;
-        int order = memcmp(ids + middle * 2 * HALF_BYTES, wanted, 2 * HALF_BYTES);
+        int order = memcmp(ids + middle * ID_BYTES, wanted, ID_BYTES);
         if (order == 0)
-            return PyLong_FromSsize_t(middle * 2 * HALF_BYTES);
+            return PyLong_FromSsize_t(middle * ID_BYTES);
         if (order < 0)
             low = middle + 1;
         else
@@ -1205,6 +1211,23 @@ find_id(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 }
 
 /* -- pending entries ---------------------------------------------------------------------------------------------- */
+
+/* The size of a run without its checksum.  `begin` is the checksum of the keys' prefix.  -> -1 with an exception set. */
+static Py_ssize_t
+pending_size(uint32_t begin, const char *row, Py_ssize_t size)
+{
+    if (size > RUN_HEAD_BYTES && (size - RUN_HEAD_BYTES) % ID_BYTES == CHECKSUM_BYTES) {
+        size -= CHECKSUM_BYTES;
+        /* that without a prefix is of format version 3 */
+        if (get_u32(row + size) != ~add_crc(begin, row, size) &&
+            get_u32(row + size) != ~add_crc(CRC_BEGIN, row, size))
+            size = 0;
+    }
+    if (size >= RUN_HEAD_BYTES && (size - RUN_HEAD_BYTES) % ID_BYTES == 0)
+        return size;
+    PyErr_SetString(PyExc_ValueError, "this is no run");
+    return -1;
+}
 
 /* Append the IDs of one run, `most` of them, that are between `first` and `last`.  -> how many; -1 with an exception. */
 static Py_ssize_t
@@ -1223,8 +1246,8 @@ show_run(Buffer *buffer, const char *row, Py_ssize_t size, const char *first, co
     const char *name = PyBytes_AsString(owner);
     Py_ssize_t name_size = PyBytes_Size(owner), shown = 0;
     Millisecond ms = {0};
-    for (const char *id = row + RUN_HEAD_BYTES; id < row + size && shown < most; id += 2 * HALF_BYTES) {
-        if (memcmp(id, first, 2 * HALF_BYTES) < 0 || memcmp(id, last, 2 * HALF_BYTES) > 0)
+    for (const char *id = row + RUN_HEAD_BYTES; id < row + size && shown < most; id += ID_BYTES) {
+        if (memcmp(id, first, ID_BYTES) < 0 || memcmp(id, last, ID_BYTES) > 0)
             continue;
         char *start = make_room(buffer, (size_t)(4 + ID_BULK_BYTES + name_size + (end - tail))), *at = start;
         if (start == NULL)
@@ -1252,20 +1275,10 @@ show_runs(Buffer *buffer, const char *prefix, PyObject *rows, const char *first,
         Py_ssize_t size = row == NULL ? 0 : PyBytes_Size(item);
         if (row == NULL)
             return -1;
-        if (size > RUN_HEAD_BYTES && (size - RUN_HEAD_BYTES) % (2 * HALF_BYTES) == CHECKSUM_BYTES) {
-            size -= CHECKSUM_BYTES;
-            /* that without a prefix is of format version 3 */
-            if (get_crc(row + size) != ~add_crc(begin, row, size) &&
-                get_crc(row + size) != ~add_crc(CRC_BEGIN, row, size))
-                size = 0;
-        }
-        if (size < RUN_HEAD_BYTES || (size - RUN_HEAD_BYTES) % (2 * HALF_BYTES)) {
-            PyErr_SetString(PyExc_ValueError, "this is no run");
+        size = pending_size(begin, row, size);
+        if (size < 0)
             return -1;
-        }
-        uint32_t number = 0;
-        for (int k = 0; k < 4; k++)
-            number = number << 8 | (unsigned char)row[k];
+        uint32_t number = get_u32(row);
         PyObject *key = PyLong_FromUnsignedLong(number);
         PyObject *owner = key == NULL ? NULL : PyDict_GetItemWithError(owners, key);
         Py_XDECREF(key);
@@ -1278,7 +1291,7 @@ show_runs(Buffer *buffer, const char *prefix, PyObject *rows, const char *first,
             return -1;
         long long idle_ms = -1;
         if (number) {
-            long long time_ms = (long long)(get_big_endian(row + 4) & INT64_MAX);
+            long long time_ms = (long long)(get_big_endian(row + RUN_TIME_AT) & INT64_MAX);
             if (time_ms > until_ms)
                 continue;
             idle_ms = now_ms > time_ms ? now_ms - time_ms : 0;
@@ -1299,8 +1312,8 @@ show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
     if (!has_count("show_pending", count, 8) || !list_argument(args[1]))
         return NULL;
     const char *prefix = bytes_argument(args[0], PREFIX_BYTES);
-    const char *first = prefix == NULL ? NULL : bytes_argument(args[2], 2 * HALF_BYTES);
-    const char *last = first == NULL ? NULL : bytes_argument(args[3], 2 * HALF_BYTES);
+    const char *first = prefix == NULL ? NULL : bytes_argument(args[2], ID_BYTES);
+    const char *last = first == NULL ? NULL : bytes_argument(args[3], ID_BYTES);
     if (last == NULL)
         return NULL;
     if (!PyDict_Check(args[4])) {
@@ -1319,6 +1332,317 @@ show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
         found = Py_BuildValue("y#n", buffer.data == NULL ? "" : buffer.data, (Py_ssize_t)buffer.size, shown);
     PyMem_Free(buffer.data);
     return found;
+}
+
+/* What the entries of a run have in common: its owner, when they were delivered, and how often. */
+typedef struct {
+    uint32_t owner;
+    uint64_t time_ms, count;
+} Delivery;
+
+/* A run: what its entries have in common, and where its IDs are in a buffer. */
+typedef struct {
+    Delivery delivery;
+    size_t begin, size;
+    const char *last;           /* the last ID of a run of the table, which is in no buffer */
+} Piece;
+
+static int
+is_like(const Delivery *one, const Delivery *other)
+{
+    return one->owner == other->owner && one->time_ms == other->time_ms && one->count == other->count;
+}
+
+static Piece *
+piece_at(const Buffer *pieces, size_t at)
+{
+    return (Piece *)pieces->data + at;
+}
+
+static size_t
+count_pieces(const Buffer *pieces)
+{
+    return pieces->size / sizeof(Piece);
+}
+
+/* -> 0, or -1 with an exception set. */
+static int
+add_piece(Buffer *pieces, Piece piece)
+{
+    char *to = make_room(pieces, sizeof(piece));
+    if (to == NULL)
+        return -1;
+    memcpy(to, &piece, sizeof(piece));
+    pieces->size += sizeof(piece);
+    return 0;
+}
+
+/* Have the last piece join the one before, if they differ in their IDs only; those before `first` are no neighbours. */
+static void
+join_last(Buffer *pieces, size_t first, Py_ssize_t most)
+{
+    size_t count = count_pieces(pieces);
+    if (count < first + 2)
+        return;
+    Piece *last = piece_at(pieces, count - 1), *before = last - 1;
+    if (last->delivery.owner && is_like(&before->delivery, &last->delivery) &&
+        (before->size + last->size) / ID_BYTES <= (size_t)most) {
+        before->size += last->size;
+        pieces->size -= sizeof(Piece);
+    }
+}
+
+/* (owner, delivery time, delivery count); None is an acknowledged entry.  -> 1, 0 for None, -1 with an exception set. */
+static int
+take_delivery(PyObject *item, Delivery *delivery)
+{
+    if (Py_IsNone(item))
+        return 0;
+    if (!PyTuple_Check(item) || PyTuple_Size(item) != 3) {
+        PyErr_SetString(PyExc_TypeError, "a delivery is needed");
+        return -1;
+    }
+    unsigned long long numbers[3];
+    for (int i = 0; i < 3; i++) {
+        numbers[i] = PyLong_AsUnsignedLongLong(PyTuple_GetItem(item, i));
+        if (numbers[i] == (unsigned long long)-1 && PyErr_Occurred())
+            return -1;
+    }
+    if (numbers[0] > UINT32_MAX || numbers[1] == UINT64_MAX) {
+        PyErr_SetString(PyExc_OverflowError, "too large for a run");
+        return -1;
+    }
+    *delivery = (Delivery){(uint32_t)numbers[0], numbers[1], numbers[2]};
+    return 1;
+}
+
+/* Cut a run whose entries change into pieces, which are appended to `new`, and itself to `old`; `at` counts the changes.
+   -> 0, or -1 with an exception set. */
+static int
+cut_run(const char *row, Py_ssize_t size, PyObject *order, PyObject *changed, Py_ssize_t *at, Py_ssize_t most,
+        Buffer *ids, Buffer *old, Buffer *new, size_t first)
+{
+    Delivery own = {get_u32(row), get_big_endian(row + RUN_TIME_AT), get_big_endian(row + RUN_COUNT_AT)};
+    Piece *open = NULL;
+    int is_own = 0;             /* the open piece keeps the delivery of the run */
+    if (make_room(ids, (size_t)size) == NULL)
+        return -1;
+    for (const char *id = row + RUN_HEAD_BYTES; id < row + size; id += ID_BYTES) {
+        PyObject *wanted = *at < PyList_Size(order) ? PyList_GetItem(order, *at) : NULL;
+        const char *packed = wanted == NULL ? NULL : bytes_argument(wanted, ID_BYTES);
+        if (wanted != NULL && packed == NULL)
+            return -1;
+        Delivery delivery = own;
+        int stays = 1, changes = packed != NULL && !memcmp(id, packed, ID_BYTES);
+        if (changes) {
+            PyObject *item = PyDict_GetItemWithError(changed, wanted);
+            if (item == NULL) {
+                if (!PyErr_Occurred())
+                    PyErr_SetObject(PyExc_KeyError, wanted);
+                return -1;
+            }
+            stays = take_delivery(item, &delivery);
+            if (stays < 0)
+                return -1;
+            (*at)++;
+        }
+        if (!stays)
+            continue;
+        memcpy(ids->data + ids->size, id, ID_BYTES);
+        if (open == NULL || is_own == changes || !is_like(&open->delivery, &delivery)) {
+            join_last(new, first, most);
+            if (add_piece(new, (Piece){delivery, ids->size, 0, NULL}))
+                return -1;
+            open = piece_at(new, count_pieces(new) - 1);
+            is_own = !changes;
+        }
+        ids->size += ID_BYTES;
+        open->size += ID_BYTES;
+    }
+    join_last(new, first, most);
+    return add_piece(old, (Piece){own, 0, 0, row + size - ID_BYTES});
+}
+
+/* The rows of a run in the three tables have its last ID in their keys. */
+enum { BY_ID, BY_OWNER, BY_TIME, INDEXES };
+
+/* -> where the key ends. */
+static char *
+put_key(char *to, int table, const char *prefix, const Delivery *delivery, const char *last)
+{
+    to = put_bytes(to, prefix, PREFIX_BYTES);
+    if (table == BY_OWNER)
+        to = put_u32(to, delivery->owner);
+    if (table != BY_TIME)
+        return put_bytes(to, last, ID_BYTES);
+    if (delivery->owner)
+        return put_bytes(put_big_endian(to, delivery->time_ms + 1), last, ID_BYTES);
+    return put_big_endian(put_big_endian(put_big_endian(to, 0), 0), delivery->time_ms);
+}
+
+/* Whether a row that is put under the same last ID would be the one that is there. */
+static int
+stays(int table, const Delivery *was, const Delivery *is)
+{
+    if (table == BY_OWNER)
+        return was->owner == is->owner;
+    return table == BY_TIME && was->time_ms == is->time_ms && !was->owner == !is->owner;
+}
+
+static PyObject *
+make_key(int table, const char *prefix, const Delivery *delivery, const char *last)
+{
+    char key[PREFIX_BYTES + HALF_BYTES + ID_BYTES];
+    return PyBytes_FromStringAndSize(key, put_key(key, table, prefix, delivery, last) - key);
+}
+
+static PyObject *
+make_value(int table, uint32_t begin, const Piece *piece, const char *ids)
+{
+    const Delivery *delivery = &piece->delivery;
+    if (table == BY_OWNER || (table == BY_TIME && delivery->owner))
+        return PyBytes_FromStringAndSize(NULL, 0);
+    if (table == BY_TIME)
+        return PyBytes_FromStringAndSize(ids + piece->begin + piece->size - ID_BYTES, ID_BYTES);
+    Py_ssize_t size = (Py_ssize_t)piece->size;
+    PyObject *row = PyBytes_FromStringAndSize(NULL, RUN_HEAD_BYTES + size + CHECKSUM_BYTES);
+    if (row == NULL)
+        return NULL;
+    char *start = PyBytes_AsString(row), *to = start;
+    to = put_u32(to, delivery->owner);
+    to = put_big_endian(put_big_endian(to, delivery->time_ms), delivery->count);
+    to = put_bytes(to, ids + piece->begin, size);
+    put_u32(to, ~add_crc(begin, start, to - start));
+    return row;
+}
+
+/* Append to the lists of a table which keys are gone, when `new` takes the place of `old`, and which rows are to be put.
+   -> 0, or -1 with an exception set. */
+static int
+compare_runs(int table, const char *prefix, const char *ids, const Buffer *old, const Buffer *new, PyObject *gone,
+             PyObject *rows)
+{
+    uint32_t begin = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+    size_t at = 0, next = 0, olds = count_pieces(old), news = count_pieces(new);
+    while (at < olds || next < news) {
+        const Piece *was = at < olds ? piece_at(old, at) : NULL, *is = next < news ? piece_at(new, next) : NULL;
+        const char *is_last = is == NULL ? NULL : ids + is->begin + is->size - ID_BYTES;
+        int order = was == NULL ? 1 : is == NULL ? -1 : memcmp(was->last, is_last, ID_BYTES);
+        int is_same = order == 0 && stays(table, &was->delivery, &is->delivery);
+        if (order <= 0) {
+            if (!is_same && (order < 0 || table != BY_ID) &&
+                append_new(gone, make_key(table, prefix, &was->delivery, was->last)))
+                return -1;
+            at++;
+        }
+        if (order >= 0) {
+            if (!is_same && append_new(rows, make_pair(make_key(table, prefix, &is->delivery, is_last),
+                                                       make_value(table, begin, is, ids))))
+                return -1;
+            next++;
+        }
+    }
+    return 0;
+}
+
+/* Cut the runs in `rows`, pairs of key and row, or None where others may be between.  -> 0, or -1 with an exception set. */
+static int
+cut_runs(const char *prefix, PyObject *rows, PyObject *order, PyObject *changed, Py_ssize_t most, Buffer *ids,
+         Buffer *old, Buffer *new)
+{
+    uint32_t begin = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+    const char *before = NULL;
+    Py_ssize_t at = 0;
+    size_t first = 0;
+    for (Py_ssize_t i = 0; i < PyList_Size(rows); i++) {
+        PyObject *pair = PyList_GetItem(rows, i);
+        if (Py_IsNone(pair)) {
+            first = count_pieces(new);
+            continue;
+        }
+        if (!PyTuple_Check(pair) || PyTuple_Size(pair) != 2) {
+            PyErr_SetString(PyExc_TypeError, "pairs are needed");
+            return -1;
+        }
+        const char *key = bytes_argument(PyTuple_GetItem(pair, 0), KEY_BYTES);
+        const char *row = key == NULL ? NULL : bytes_argument(PyTuple_GetItem(pair, 1), -1);
+        Py_ssize_t size = row == NULL ? -1 : pending_size(begin, row, PyBytes_Size(PyTuple_GetItem(pair, 1)));
+        if (size < 0)
+            return -1;
+        if (size == RUN_HEAD_BYTES || memcmp(key, prefix, PREFIX_BYTES) ||
+            memcmp(key + PREFIX_BYTES, row + size - ID_BYTES, ID_BYTES)) {
+            PyErr_SetString(PyExc_ValueError, "a run under another key than its own");
+            return -1;
+        }
+        for (const char *id = row + RUN_HEAD_BYTES; id < row + size; before = id, id += ID_BYTES)
+            if (before != NULL && memcmp(before, id, ID_BYTES) >= 0) {
+                PyErr_SetString(PyExc_ValueError, "the IDs of runs do not ascend");
+                return -1;
+            }
+        if (cut_run(row, size, order, changed, &at, most, ids, old, new, first))
+            return -1;
+    }
+    if (at == PyList_Size(order))
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "an ID that is in none of these runs");
+    return -1;
+}
+
+PyDoc_STRVAR(open_run_doc, "open_run(key, row) -> (owner, delivery time, delivery count, IDs)");
+
+static PyObject *
+open_run(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("open_run", count, 2))
+        return NULL;
+    const char *key = bytes_argument(args[0], KEY_BYTES);
+    const char *row = key == NULL ? NULL : bytes_argument(args[1], -1);
+    if (row == NULL)
+        return NULL;
+    Py_ssize_t size = pending_size(add_crc(CRC_BEGIN, key, PREFIX_BYTES), row, PyBytes_Size(args[1]));
+    if (size < 0)
+        return NULL;
+    return Py_BuildValue("kKKy#", (unsigned long)get_u32(row), (unsigned long long)get_big_endian(row + RUN_TIME_AT),
+                         (unsigned long long)get_big_endian(row + RUN_COUNT_AT), row + RUN_HEAD_BYTES,
+                         (Py_ssize_t)(size - RUN_HEAD_BYTES));
+}
+
+PyDoc_STRVAR(change_runs_doc,
+"change_runs(prefix, rows, order, changed, most) -> (keys that are gone, rows to be put) for each of three tables\n\n"
+"What becomes of runs when entries of theirs change.");
+
+static PyObject *
+change_runs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("change_runs", count, 5) || !list_argument(args[1]) || !list_argument(args[2]))
+        return NULL;
+    const char *prefix = bytes_argument(args[0], PREFIX_BYTES);
+    if (prefix == NULL)
+        return NULL;
+    if (!PyDict_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError, "a dict is needed");
+        return NULL;
+    }
+    Py_ssize_t most = position_argument(args[4], PY_SSIZE_T_MAX);
+    if (most < 0)
+        return NULL;
+    Buffer ids = {NULL, 0, 0}, old = {NULL, 0, 0}, new = {NULL, 0, 0};
+    PyObject *tables = PyTuple_New(INDEXES);
+    if (tables != NULL && cut_runs(prefix, args[1], args[2], args[3], most, &ids, &old, &new))
+        Py_CLEAR(tables);
+    for (int table = 0; tables != NULL && table < INDEXES; table++) {
+        PyObject *gone = PyList_New(0), *rows = PyList_New(0), *pair = NULL;
+        if (gone != NULL && rows != NULL && !compare_runs(table, prefix, ids.data, &old, &new, gone, rows))
+            pair = PyTuple_Pack(2, gone, rows);
+        Py_XDECREF(gone);
+        Py_XDECREF(rows);
+        if (pair == NULL || PyTuple_SetItem(tables, table, pair))
+            Py_CLEAR(tables);
+    }
+    PyMem_Free(ids.data);
+    PyMem_Free(old.data);
+    PyMem_Free(new.data);
+    return tables;
 }
 
 /* -- rows of entries ---------------------------------------------------------------------------------------------- */
@@ -2014,6 +2338,8 @@ static PyMethodDef functions[] = {
     {"packed_id", packed_id, METH_O, packed_id_doc},
     {"find_id", (PyCFunction)(void (*)(void))find_id, METH_FASTCALL, find_id_doc},
     {"show_pending", (PyCFunction)(void (*)(void))show_pending, METH_FASTCALL, show_pending_doc},
+    {"open_run", (PyCFunction)(void (*)(void))open_run, METH_FASTCALL, open_run_doc},
+    {"change_runs", (PyCFunction)(void (*)(void))change_runs, METH_FASTCALL, change_runs_doc},
     {NULL, NULL, 0, NULL},
 };
 

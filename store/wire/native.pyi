@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 Buffer = Any
+TableChange = tuple[list[bytes], list[tuple[bytes, bytes]]]
 
 INTERFACE: int
 
@@ -78,3 +79,12 @@ def show_pending(
     most: int,
     /,
 ) -> tuple[bytes, int]: ...
+def open_run(key: bytes, row: bytes, /) -> tuple[int, int, int, bytes]: ...
+def change_runs(
+    prefix: bytes,
+    rows: list[tuple[bytes, bytes] | None],
+    order: list[bytes],
+    changed: dict[bytes, tuple[int, int, int] | None],
+    most: int,
+    /,
+) -> tuple[TableChange, TableChange, TableChange]: ...

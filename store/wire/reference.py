@@ -23,12 +23,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 11
+INTERFACE: Final = 12
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -54,8 +55,13 @@ _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,8})\r\n")
 _NUMBER = re.compile(rb"0|[1-9][0-9]*")
 
 _NO_ID: Final = bytes(_ID_BYTES)
+_NO_TIME: Final = bytes(8)
 
 Rows = list[tuple[bytes, bytes]]
+# Owner, delivery time, delivery count; the owner 0 is none, and the time is then the number of the release.
+Delivery = tuple[int, int, int]
+_Piece = tuple[Delivery, list[bytes]]  # a run: its delivery and its IDs
+TableChange = tuple[list[bytes], Rows]  # keys that are gone, rows to be put
 Buffer = Any  # `collections.abc.Buffer` came with Python 3.12
 
 
@@ -776,23 +782,106 @@ def show_pending(
     for row in rows:
         if len(shown) == most:
             break
-        if (len(row) - _RUN_HEAD) % _ID_BYTES == _CHECKSUM_BYTES:
-            row, checksum = row[:-_CHECKSUM_BYTES], row[-_CHECKSUM_BYTES:]
-            sums = [crc32c(row, crc32c(prefix)), crc32c(row)]  # that without a prefix is of format version 3
-            if int.from_bytes(checksum, "big") not in sums:
-                raise ValueError("this is no run")
-        if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % _ID_BYTES:
-            raise ValueError("this is no run")
-        number, time_ms, deliveries = (int.from_bytes(row[a:b], "big") for a, b in ((0, 4), (4, 12), (12, 20)))
+        (number, time_ms, deliveries), ids = _decoded(prefix, row)
         owner = owners.get(number)
         if owner is None or (number and time_ms > until_ms):
             continue
         idle_ms = max(now_ms - time_ms, 0) if number else -1
-        ids = [row[at : at + _ID_BYTES] for at in range(_RUN_HEAD, len(row), _ID_BYTES)]
         for packed in [packed for packed in ids if first <= packed <= last][: most - len(shown)]:
             text = b"%d-%d" % (int.from_bytes(packed[:8], "big"), int.from_bytes(packed[8:], "big"))
             shown.append(b"*4\r\n$%d\r\n%b\r\n%b:%d\r\n:%d\r\n" % (len(text), text, owner, idle_ms, deliveries))
     return b"".join(shown), len(shown)
+
+
+def change_runs(
+    prefix: bytes,
+    rows: list[tuple[bytes, bytes] | None],
+    order: list[bytes],
+    changed: dict[bytes, Delivery | None],
+    most: int,
+) -> tuple[TableChange, TableChange, TableChange]:
+    """What becomes of runs when entries of theirs change; -> the keys that are gone and the rows to be put, by table.
+
+    The tables are `pel`, `pel_by_consumer` and `pel_by_time`.  `rows` are rows of `pel` whose keys begin with `prefix`,
+    None between those that are no neighbours.  They have the ascending IDs `order`, whose deliveries `changed` has,
+    None when they are not pending any more.  Neighbouring pieces of an owner that differ in their IDs only become one
+    run of at most `most`.  ValueError when a row is no run, or is not in order, and when an ID is in none of them.
+    """
+    if len(prefix) != _PREFIX_BYTES or most < 0:
+        raise ValueError("no prefix of a group, or a negative number of entries")
+    old: list[_Piece] = []
+    new: list[_Piece] = []
+    left = order[::-1]
+    last = b""
+    first = 0  # of the pieces that may be joined
+    for item in rows:
+        if item is None:
+            first = len(new)
+            continue
+        key, row = item
+        own, ids = _decoded(prefix, row)
+        if not ids or key != prefix + ids[-1] or [last, *ids] != sorted({last, *ids}):
+            raise ValueError("the IDs of runs do not ascend, or the key is another one")
+        last = ids[-1]
+        old.append((own, ids))
+        states: list[tuple[bool, Delivery | None, bytes]] = []
+        for packed in ids:
+            changes = bool(left) and left[-1] == packed
+            states.append((changes, changed[left.pop()] if changes else own, packed))
+        stays = [state for state in states if state[1] is not None]
+        for (_, delivery), those in groupby(stays, lambda state: state[:2]):
+            assert delivery is not None
+            piece = [packed for _, _, packed in those]
+            if len(new) > first and delivery[0] and new[-1][0] == delivery and len(new[-1][1]) + len(piece) <= most:
+                new[-1][1].extend(piece)
+            else:
+                new.append((delivery, piece))
+    if left:
+        raise ValueError("an ID that is in none of these runs")
+    was = [_rows_of_run(prefix, *piece) for piece in old]
+    tables = [_rows_of_run(prefix, *piece) for piece in new]
+    by_id, by_owner, by_time = (
+        _table_change([run[table][0] for run in was], [run[table] for run in tables], stays=table > 0)
+        for table in range(3)
+    )
+    return by_id, by_owner, by_time
+
+
+def _table_change(old: list[bytes], new: Rows, *, stays: bool) -> TableChange:
+    """From the keys that a table has to the rows that it shall have; what `stays` under its key is not put again."""
+    keys = {key for key, _ in new}
+    return [key for key in old if key not in keys], [row for row in new if not (stays and row[0] in old)]
+
+
+def open_run(key: bytes, row: bytes) -> tuple[int, int, int, bytes]:
+    """A row of `pel`; -> (owner, delivery time, delivery count, IDs).  ValueError when it is no run."""
+    prefix, _ = _unpacked(key)
+    delivery, ids = _decoded(prefix, row)
+    return *delivery, b"".join(ids)
+
+
+def _decoded(prefix: bytes, row: bytes) -> _Piece:
+    if (len(row) - _RUN_HEAD) % _ID_BYTES == _CHECKSUM_BYTES:
+        row, checksum = row[:-_CHECKSUM_BYTES], row[-_CHECKSUM_BYTES:]
+        sums = [crc32c(row, crc32c(prefix)), crc32c(row)]  # that without a prefix is of format version 3
+        if int.from_bytes(checksum, "big") not in sums:
+            raise ValueError("this is no run")
+    if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % _ID_BYTES:
+        raise ValueError("this is no run")
+    owner, time_ms, count = (int.from_bytes(row[a:b], "big") for a, b in ((0, 4), (4, 12), (12, 20)))
+    return (owner, time_ms, count), [row[at : at + _ID_BYTES] for at in range(_RUN_HEAD, len(row), _ID_BYTES)]
+
+
+def _rows_of_run(prefix: bytes, delivery: Delivery, ids: list[bytes]) -> Rows:
+    """The (key, row) of a run in each of its three tables."""
+    owner, time_ms, count = delivery
+    row = owner.to_bytes(4, "big") + time_ms.to_bytes(8, "big") + count.to_bytes(8, "big") + b"".join(ids)
+    moment = (time_ms + 1).to_bytes(8, "big") + ids[-1] if owner else _NO_TIME + time_ms.to_bytes(_ID_BYTES, "big")
+    return [
+        (prefix + ids[-1], row + crc32c(row, crc32c(prefix)).to_bytes(_CHECKSUM_BYTES, "big")),
+        (prefix + owner.to_bytes(4, "big") + ids[-1], b""),
+        (prefix + moment, b"" if owner else ids[-1]),
+    ]
 
 
 def _unpacked(key: bytes) -> tuple[bytes, int]:

@@ -256,6 +256,43 @@ def compare_pending(native: ModuleType, rng: random.Random) -> None:
     arguments = (prefix, rows, first, last, owners, now_ms, until_ms, most)
     found, expected = outcome(native.show_pending, *arguments), outcome(reference.show_pending, *arguments)
     assert found == expected, (arguments, found, expected)
+    for row in rows:
+        key = prefix + row[-16:]
+        assert outcome(native.open_run, key, row) == outcome(reference.open_run, key, row), (key, row)
+
+
+def compare_changes(native: ModuleType, rng: random.Random) -> None:
+    """The same for runs whose entries change: mostly neighbours in order, mostly with what makes them join or part."""
+    prefix = rng.choice([3, 7]).to_bytes(8, "big")
+    ids = sorted({rng.randrange(60).to_bytes(16, "big") for _ in range(rng.randrange(40))})
+    deliveries = [(1, 5, 1), (1, 5, 1), (2, 5, 1), (1, 6, 1), (1, 5, 2)]
+    rows: list[tuple[bytes, bytes] | None] = []
+    at = 0
+    while at < len(ids):
+        held = ids[at : at + rng.choice([1, 1, 2, 5, 12])]
+        owner, time_ms, count = rng.choice(deliveries)
+        if len(held) == 1 and rng.random() < 0.3:
+            owner, time_ms = 0, at
+        row = owner.to_bytes(4, "big") + time_ms.to_bytes(8, "big") + count.to_bytes(8, "big") + b"".join(held)
+        if rng.random() < 0.9:
+            row += crc32c(row, crc32c(rng.choice([prefix] * 30 + [b"", b"another"]))).to_bytes(4, "big")
+        rows.append((prefix + held[-1], row))
+        at += len(held)
+    order = [packed for packed in ids if rng.random() < rng.choice([0.1, 0.5, 1.0])]
+    states = [None, (3, 9, 1), (3, 9, 1), *deliveries]
+    changed = {packed: rng.choice(states) for packed in order}
+    for number, packed in enumerate(order):
+        if rng.random() < 0.1:
+            changed[packed] = (0, 1000 + number, 1)
+    if rng.random() < 0.05:
+        del rng.choice([rows, order])[-1:]
+    if rng.random() < 0.3:
+        rows.insert(rng.randrange(len(rows) + 1), None)
+    if rng.random() < 0.03:
+        rng.shuffle(rows)
+    arguments = (prefix, rows, order, changed, rng.choice([0, 1, 3, 100, 100]))
+    found, expected = outcome(native.change_runs, *arguments), outcome(reference.change_runs, *arguments)
+    assert found == expected, (arguments, found, expected)
 
 
 def random_id(rng: random.Random) -> bytes:
@@ -317,6 +354,10 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending(PREFIX, [bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),
+        lambda: native.change_runs(
+            PREFIX, [(PREFIX + many[16:32], bytes(20) + many[:32])], [bytes(16)], {bytes(16): None}, 9
+        ),
+        lambda: native.open_run(PREFIX + many[16:32], bytes(20) + many[:32]),
         lambda: native.packed_id(b"1-1"),
         lambda: native.find_id(many, wanted),
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),

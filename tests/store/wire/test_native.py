@@ -29,6 +29,7 @@ from tests.support.wire_fuzz import (
     LOG_HEAD,
     PREFIX,
     compare,
+    compare_changes,
     compare_ids,
     compare_pending,
     compare_rows,
@@ -43,6 +44,7 @@ _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefi
 
 XADD = wire([b"XADD", b"s", b"*", b"f", b"v"])
 PING = wire([b"PING"])
+RUN = bytes(20) + bytes(16)  # of one entry, without a checksum
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,11 @@ def test_ids_are_packed_alike(native: ModuleType) -> None:
 def test_pending_entries_are_shown_alike(native: ModuleType) -> None:
     for seed in range(3_000):
         compare_pending(native, random.Random(seed))
+
+
+def test_runs_whose_entries_change_are_cut_and_joined_alike(native: ModuleType) -> None:
+    for seed in range(6_000):
+        compare_changes(native, random.Random(seed))
 
 
 @settings(max_examples=300)
@@ -153,6 +160,7 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
                         compare_runs(native, run, same, again)
                 native.parse(kind, chunk)
             compare_rows(native, again)
+            compare_changes(native, again)
 
     work()
     counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail]))
@@ -211,6 +219,22 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
         ("expand_one", ("run", KEY, None), TypeError),
         ("load_xadds", ("run", 0, 1, 1, KEY[1:], []), ValueError),
         ("load_xadds", ("run", 0, 1, 1, KEY, None), TypeError),
+        ("open_run", (KEY[1:], RUN), ValueError),
+        ("open_run", (KEY, None), TypeError),
+        ("change_runs", (bytes(8), [], [], {}), TypeError),
+        ("change_runs", (bytes(7), [], [], {}, 1), ValueError),
+        ("change_runs", (bytes(8), [], [], {}, -1), ValueError),
+        ("change_runs", (bytes(8), [], [bytes(16)], {}, 1), ValueError),
+        ("change_runs", (bytes(8), [(bytes(24), RUN)], [bytes(16)], {}, 1), KeyError),
+        ("change_runs", (bytes(8), [(bytes(24), RUN)], [bytes(16)], {bytes(16): (1, 2)}, 1), TypeError),
+        ("change_runs", (bytes(8), [(bytes(24), RUN)], [bytes(16)], {bytes(16): (1 << 32, 2, 3)}, 1), OverflowError),
+        ("change_runs", (bytes(8), [(bytes(24), RUN)], [bytes(16)], {bytes(16): (1, -2, 3)}, 1), OverflowError),
+        (
+            "change_runs",
+            (bytes(8), [(bytes(24), RUN)], [bytes(16)], {bytes(16): (1, (1 << 64) - 1, 3)}, 1),
+            OverflowError,
+        ),
+        ("change_runs", (bytes(8), [RUN], [bytes(16)], {bytes(16): None}, 1), TypeError),
     ],
 )
 def test_wrong_arguments_are_refused(
