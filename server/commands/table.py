@@ -2,11 +2,12 @@
 
 A command is declared where its handler stands, by its name and syntax as on the public command pages:
 
-    @command("XLEN key", Flag.READONLY | Flag.FAST, group="stream", since="5.0.0", summary="...")
+    @command("XLEN key", Flag.READONLY | Flag.FAST, summary="...")
     def xlen(request: Request) -> int: ...
 
-Word counts and keys follow from the syntax, ACL categories from flags and group; only what deviates is declared.  A
-subcommand's name has two words, `"XINFO STREAM key"`; its `container` is declared before it.
+Word counts and keys follow from the syntax, the group from the folder, ACL categories from flags and group, the version
+from the group; only what deviates is declared.  A subcommand's name has two words, `"XINFO STREAM key"`; its
+`container` is declared before it.
 """
 
 from __future__ import annotations
@@ -79,6 +80,19 @@ _GROUP_CATEGORIES = {
     "transactions": ("transaction",),
 }
 
+# The group of a command, by the folder or the file of its handler, and the version of Redis that brought the group.
+_GROUPS = {
+    "keys": "generic",
+    "streams": "stream",
+    "groups": "stream",
+    "clients": "connection",
+    "pubsub": "pubsub",
+    "transactions": "transactions",
+    "access": "server",
+    "admin": "server",
+}
+_GROUP_SINCE = {"stream": "5.0.0", "pubsub": "2.0.0"}
+
 
 @dataclass(slots=True)
 class Command:
@@ -135,7 +149,7 @@ def command(
     flags: Flag = Flag.NONE,
     *,
     group: str = "",
-    since: str = "1.0.0",
+    since: str = "",
     summary: str = "",
     arity: int | None = None,
     keys: KeySpec | None = None,
@@ -148,8 +162,8 @@ def command(
     """Declare the decorated handler as the command with the name and syntax in `line`.
 
     `arity` and `keys` are for a command that Redis describes differently from its syntax; `categories` replace those of
-    its group.  A subcommand inherits group and categories of its container.  `redact` replaces secrets among the words.
-    With `reads_when_bare` it only reads when its optional words are missing, also where writes are refused.
+    its group.  A subcommand inherits group, version and categories of its container.  `redact` replaces secrets among
+    the words.  With `reads_when_bare` it only reads when its optional words are missing, also where writes are refused.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -161,6 +175,7 @@ def command(
             word, _, syntax = syntax.partition(" ")
             name = f"{name} {word}"
         assert word.isupper() and word.encode() not in rows, line
+        own_group = group or (above.group if above else _group_of(handler.__module__))
         row = rows[word.encode()] = Command(
             name.encode(),
             syntax,
@@ -168,9 +183,9 @@ def command(
             _arity(name, syntax) if arity is None else arity,
             flags,
             _keys(name, syntax) if keys is None else keys,
-            _own_categories(above, group) if categories is None else categories,
-            group or (above.group if above else ""),
-            since,
+            _own_categories(above, own_group) if categories is None else categories,
+            own_group,
+            since or (above.since if above else _GROUP_SINCE.get(own_group, "1.0.0")),
             summary,
             tips,
             find_keys,
@@ -181,6 +196,11 @@ def command(
         return handler
 
     return declare
+
+
+def _group_of(module: str) -> str:
+    folder, file = module.split(".")[-2:]
+    return _GROUPS.get(file) or _GROUPS[folder]
 
 
 def _arity(name: str, syntax: str) -> int:

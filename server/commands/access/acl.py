@@ -52,25 +52,25 @@ def _users(request: Request) -> Users:
     return cast("Users", request.context.users)
 
 
-@command("ACL WHOAMI", _ANY, since="6.0.0", summary="Says as which user the connection is logged in.")
+@command("ACL WHOAMI", _ANY, summary="Says as which user the connection is logged in.")
 def acl_whoami(request: Request) -> bytes:
     """ACL WHOAMI -> a name."""
     return request.session.user.name
 
 
-@command("ACL USERS", _ADMIN, since="6.0.0", summary="Lists the names of the users.")
+@command("ACL USERS", _ADMIN, summary="Lists the names of the users.")
 def acl_users(request: Request) -> Reply:
     """ACL USERS -> names, in their order."""
     return [user.name for user in _users(request)]
 
 
-@command("ACL LIST", _ADMIN, since="6.0.0", summary="Lists the users as lines of a file.")
+@command("ACL LIST", _ADMIN, summary="Lists the users as lines of a file.")
 def acl_list(request: Request) -> Reply:
     """ACL LIST -> `user NAME rules` for each user."""
     return list(_users(request).lines())
 
 
-@command("ACL GETUSER username", _ADMIN, since="6.0.0", summary="Describes a user.")
+@command("ACL GETUSER username", _ADMIN, summary="Describes a user.")
 def acl_getuser(request: Request) -> Reply:
     """ACL GETUSER username -> flags, passwords, commands, keys, channels, selectors; null for no such user."""
     user = _users(request).get(request.argv[2])
@@ -89,11 +89,7 @@ def _described(selector: Selector) -> dict[bytes, Reply]:
 
 
 @command(
-    "ACL SETUSER username [rule [rule ...]]",
-    _ADMIN,
-    since="6.0.0",
-    summary="Creates or changes a user.",
-    redact=all_but_the_name,
+    "ACL SETUSER username [rule [rule ...]]", _ADMIN, summary="Creates or changes a user.", redact=all_but_the_name
 )
 def acl_setuser(request: Request) -> Reply:
     """ACL SETUSER username [rule ...] -> OK.  All rules are applied, or none; connected clients obey them at once."""
@@ -126,9 +122,7 @@ def _keep(request: Request) -> None:
         context.config.users = [("ACL SETUSER", line.split(" ")[1:]) for line in lines]
 
 
-@command(
-    "ACL DELUSER username [username ...]", _ADMIN, since="6.0.0", summary="Deletes users and cuts off their clients."
-)
+@command("ACL DELUSER username [username ...]", _ADMIN, summary="Deletes users and cuts off their clients.")
 def acl_deluser(request: Request) -> int:
     """ACL DELUSER username [username ...] -> how many there were."""
     names = request.argv[2:]
@@ -142,7 +136,7 @@ def acl_deluser(request: Request) -> int:
     return len(removed)
 
 
-@command("ACL CAT [category]", _ANY, since="6.0.0", summary="Lists the categories, or the commands of one.")
+@command("ACL CAT [category]", _ANY, summary="Lists the categories, or the commands of one.")
 def acl_cat(request: Request) -> Reply:
     """ACL CAT [category] -> names."""
     if len(request.argv) > 3:
@@ -155,7 +149,7 @@ def acl_cat(request: Request) -> Reply:
     return [row.full_name for row in commands]
 
 
-@command("ACL GENPASS [bits]", _ANY, since="6.0.0", summary="Makes a password.")
+@command("ACL GENPASS [bits]", _ANY, summary="Makes a password.")
 def acl_genpass(request: Request) -> bytes:
     """ACL GENPASS [bits] -> random hexadecimal digits, 64 without `bits`."""
     if len(request.argv) > 3:
@@ -198,7 +192,7 @@ def acl_dryrun(request: Request) -> Reply:
     return b"This user has no permissions to access the '%b' %b" % (denial.what, NAMES[denial.reason])
 
 
-@command("ACL LOG [count | RESET]", _ADMIN, since="6.0.0", summary="Shows what was refused lately.")
+@command("ACL LOG [count | RESET]", _ADMIN, summary="Shows what was refused lately.")
 def acl_log(request: Request) -> Reply:
     """ACL LOG [count | RESET] -> the newest refusals, ten without `count`; or OK."""
     denials = request.context.denials
@@ -225,7 +219,7 @@ def acl_log(request: Request) -> Reply:
     ]
 
 
-@command("ACL LOAD", _ADMIN, since="6.0.0", summary="Takes the users from the file aclfile.")
+@command("ACL LOAD", _ADMIN, summary="Takes the users from the file aclfile.")
 def acl_load(request: Request) -> Reply:
     """ACL LOAD -> OK.  All users of the file, or none; clients of users that changed or are gone are cut off."""
     path = _file(request)
@@ -248,7 +242,7 @@ def acl_load(request: Request) -> Reply:
     return OK
 
 
-@command("ACL SAVE", _ADMIN, since="6.0.0", summary="Writes the users to the file aclfile.")
+@command("ACL SAVE", _ADMIN, summary="Writes the users to the file aclfile.")
 def acl_save(request: Request) -> Reply:
     """ACL SAVE -> OK.  A crash leaves the old file or the new one."""
     path = _file(request)

@@ -27,7 +27,6 @@ MONITOR_DENIED: Final = "ERR MONITOR isn't allowed for DENY BLOCKING client"
 @command(
     "TIME",
     Flag.LOADING | Flag.STALE | Flag.FAST,
-    group="server",
     since="2.6.0",
     summary="Returns the server's time.",
     tips=("nondeterministic_output",),
@@ -42,7 +41,6 @@ def time(request: Request) -> Reply:
 @command(
     "LASTSAVE",
     Flag.LOADING | Flag.STALE | Flag.FAST,
-    group="server",
     summary="Returns the time of the last checkpoint.",
     categories=("admin", "dangerous"),
     tips=("nondeterministic_output",),
@@ -52,7 +50,7 @@ def lastsave(request: Request) -> Reply:
     return (Settled(integer(request.context.engine.checkpoints.last_ms // 1000)),)
 
 
-@command("SAVE", Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI, group="server", summary="Makes a checkpoint.")
+@command("SAVE", Flag.ADMIN | Flag.NOSCRIPT | Flag.NO_MULTI, summary="Makes a checkpoint.")
 def save(request: Request) -> Reply:
     """SAVE -> OK once everything up to here is in a checkpoint.
 
@@ -62,7 +60,7 @@ def save(request: Request) -> Reply:
     return OK
 
 
-@command("BGSAVE [SCHEDULE]", Flag.ADMIN | Flag.NOSCRIPT, group="server", summary="Makes a checkpoint.")
+@command("BGSAVE [SCHEDULE]", Flag.ADMIN | Flag.NOSCRIPT, summary="Makes a checkpoint.")
 def bgsave(request: Request) -> str:
     """BGSAVE [SCHEDULE] -> a status.  The checkpoint begins behind this tick, and clients are served meanwhile."""
     words = request.argv[1:]
@@ -72,7 +70,7 @@ def bgsave(request: Request) -> str:
     return "Background saving started"
 
 
-@command("BGREWRITEAOF", Flag.ADMIN | Flag.NOSCRIPT, group="server", summary="Makes the log as short as it can be.")
+@command("BGREWRITEAOF", Flag.ADMIN | Flag.NOSCRIPT, summary="Makes the log as short as it can be.")
 def bgrewriteaof(request: Request) -> str:
     """BGREWRITEAOF -> a status.  A child process writes the state while the server goes on."""
     context = request.context
@@ -88,7 +86,6 @@ def bgrewriteaof(request: Request) -> str:
 @command(
     "SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
     Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.NO_MULTI,
-    group="server",
     summary="Stops the server.",
 )
 def shutdown(request: Request) -> Reply:
@@ -113,7 +110,6 @@ def shutdown(request: Request) -> Reply:
 @command(
     "MONITOR",
     Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE,
-    group="server",
     summary="Shows every command the server runs, as it runs.",
 )
 def monitor(request: Request) -> Reply:

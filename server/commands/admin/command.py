@@ -147,7 +147,6 @@ def _statuses(words: list[bytes], request: Request) -> Reply:
 @command(
     "COMMAND",
     Flag.LOADING | Flag.STALE,
-    group="server",
     since="2.8.13",
     summary="Describes all commands.",
     arity=-1,
@@ -161,7 +160,7 @@ def command_(request: Request) -> Reply:
     return [_info(row, request) for row in _commands()]
 
 
-@command("COMMAND COUNT", Flag.LOADING | Flag.STALE, since="2.8.13", summary="Counts the commands.")
+@command("COMMAND COUNT", Flag.LOADING | Flag.STALE, summary="Counts the commands.")
 def command_count(request: Request) -> int:
     """COMMAND COUNT -> how many; a container counts once."""
     return len(_commands())
@@ -170,7 +169,6 @@ def command_count(request: Request) -> int:
 @command(
     "COMMAND INFO [command-name [command-name ...]]",
     Flag.LOADING | Flag.STALE,
-    since="2.8.13",
     summary="Describes the named commands, or all.",
     tips=("nondeterministic_output_order",),
 )
@@ -349,7 +347,6 @@ def _each_key_and_flags(request: Request) -> Work:
 @command(
     "COMMAND GETKEYS command [arg [arg ...]]",
     Flag.LOADING | Flag.STALE,
-    since="2.8.13",
     summary="Picks the keys out of a full command.",
     arity=-4,
     redact=_without_secrets,

@@ -32,7 +32,7 @@ _FLAGS: Final = Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 container("CONFIG", group="server", since="2.0.0", summary="Container of the commands about settings.")
 
 
-@command("CONFIG GET parameter [parameter ...]", _FLAGS, since="2.0.0", summary="Returns the values of settings.")
+@command("CONFIG GET parameter [parameter ...]", _FLAGS, summary="Returns the values of settings.")
 def config_get(request: Request) -> Reply:
     """CONFIG GET pattern [pattern ...] -> name and value of every setting that matches one of them."""
     return in_slices(request, _get)
@@ -57,7 +57,6 @@ def _set_without_secrets(words: list[bytes]) -> list[bytes]:
 @command(
     "CONFIG SET parameter value [parameter value ...]",
     _FLAGS,
-    since="2.0.0",
     summary="Changes settings, all of them or none.",
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
     redact=_set_without_secrets,
@@ -98,7 +97,6 @@ def config_rewrite(request: Request) -> Reply:
 @command(
     "CONFIG RESETSTAT",
     _FLAGS,
-    since="2.0.0",
     summary="Sets the counters of INFO back to zero.",
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
 )

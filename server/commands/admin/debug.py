@@ -34,7 +34,6 @@ _NUMBER = re.compile(rb"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 @command(
     "DEBUG <DIGEST | ERROR message | HELP | LOADAOF | PROTOCOL type | RELOAD | SLEEP seconds>",
     Flag.GUARDED | Flag.ADMIN | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SHOWS_TABLES,
-    group="server",
     summary="Container of commands for testing servers and clients.",
 )
 def debug(request: Request) -> Reply:

@@ -466,7 +466,6 @@ def _wanted(names: set[str]) -> set[str]:
 @command(
     "INFO [section [section ...]]",
     Flag.LOADING | Flag.STALE | Flag.SHOWS_TABLES,
-    group="server",
     summary="Returns the server's state, figures and statistics.",
     categories=("dangerous",),
     tips=("nondeterministic_output", "request_policy:all_shards", "response_policy:special"),

@@ -22,7 +22,7 @@ _TIPS: Final = ("nondeterministic_output", "request_policy:all_nodes", "response
 container("LATENCY", group="server", since="2.8.13", summary="Container of the latency monitor's commands.")
 
 
-@command("LATENCY DOCTOR", _FLAGS, since="2.8.13", summary="Reports on latency spikes in words.", tips=_TIPS)
+@command("LATENCY DOCTOR", _FLAGS, summary="Reports on latency spikes in words.", tips=_TIPS)
 def latency_doctor(request: Request) -> Verbatim:
     """LATENCY DOCTOR -> text: for each kind of spike how many, how high, how often."""
     context = request.context
@@ -76,14 +76,14 @@ def latency_histogram(request: Request) -> dict[bytes, Reply]:
     return {name: histogram(counters) for name, counters in seen if counters.calls and is_wanted(name)}
 
 
-@command("LATENCY HISTORY event", _FLAGS, since="2.8.13", summary="Lists the latest spikes of one kind.", tips=_TIPS)
+@command("LATENCY HISTORY event", _FLAGS, summary="Lists the latest spikes of one kind.", tips=_TIPS)
 def latency_history(request: Request) -> list[Reply]:
     """LATENCY HISTORY event -> oldest first: unix seconds, milliseconds.  Nothing for an unknown event."""
     event = request.context.stats.latency.events.get(request.argv[2])
     return [] if event is None else [list(sample) for sample in event.samples]
 
 
-@command("LATENCY LATEST", _FLAGS, since="2.8.13", summary="Lists the latest spike of each kind.", tips=_TIPS)
+@command("LATENCY LATEST", _FLAGS, summary="Lists the latest spike of each kind.", tips=_TIPS)
 def latency_latest(request: Request) -> list[Reply]:
     """LATENCY LATEST -> event, unix seconds and milliseconds of its latest spike, the highest ever."""
     events = request.context.stats.latency.events
@@ -93,7 +93,6 @@ def latency_latest(request: Request) -> list[Reply]:
 @command(
     "LATENCY RESET [event [event ...]]",
     _FLAGS,
-    since="2.8.13",
     summary="Forgets spikes.",
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
 )

@@ -25,9 +25,7 @@ _TIPS: Final = ("nondeterministic_output", "request_policy:all_shards", "respons
 container("MEMORY", group="server", since="4.0.0", summary="Container of the commands about memory.")
 
 
-@command(
-    "MEMORY DOCTOR", Flag.SHOWS_TABLES, since="4.0.0", summary="Reports on the use of memory in words.", tips=_TIPS
-)
+@command("MEMORY DOCTOR", Flag.SHOWS_TABLES, summary="Reports on the use of memory in words.", tips=_TIPS)
 def memory_doctor(request: Request) -> Verbatim:
     """MEMORY DOCTOR -> text."""
     use = process.memory_use()
@@ -41,9 +39,7 @@ def memory_doctor(request: Request) -> Verbatim:
 declare_help("MEMORY", since="4.0.0")
 
 
-@command(
-    "MEMORY MALLOC-STATS", since="4.0.0", summary="Shows the allocator's statistics, where it keeps any.", tips=_TIPS
-)
+@command("MEMORY MALLOC-STATS", summary="Shows the allocator's statistics, where it keeps any.", tips=_TIPS)
 def memory_malloc_stats(request: Request) -> bytes:
     """MEMORY MALLOC-STATS -> text."""
     return b"Stats not supported for the current allocator"
@@ -51,7 +47,6 @@ def memory_malloc_stats(request: Request) -> bytes:
 
 @command(
     "MEMORY PURGE",
-    since="4.0.0",
     summary="Asks the allocator to give memory back.",
     tips=("request_policy:all_shards", "response_policy:all_succeeded"),
 )
@@ -60,9 +55,7 @@ def memory_purge(request: Request) -> Reply:
     return OK
 
 
-@command(
-    "MEMORY STATS", Flag.SHOWS_TABLES, since="4.0.0", summary="Returns figures about the use of memory.", tips=_TIPS
-)
+@command("MEMORY STATS", Flag.SHOWS_TABLES, summary="Returns figures about the use of memory.", tips=_TIPS)
 def memory_stats(request: Request) -> dict[bytes, Reply]:
     """MEMORY STATS -> name to figure, with the names of Redis where they mean something here.
 
@@ -93,7 +86,6 @@ def memory_stats(request: Request) -> dict[bytes, Reply]:
 @command(
     "MEMORY USAGE key [SAMPLES count]",
     Flag.READONLY,
-    since="4.0.0",
     summary="Returns about how many bytes a key takes up; SAMPLES is accepted and changes nothing.",
 )
 def memory_usage(request: Request) -> int | None:

@@ -58,7 +58,6 @@ def _follow(request: Request) -> Reply:
 @command(
     "REPLICAOF <host port | NO ONE>",
     _ADMIN | Flag.STALE,
-    group="server",
     since="5.0.0",
     summary="Makes the server a replica of another, or a primary again.",
 )
@@ -67,13 +66,7 @@ def replicaof(request: Request) -> Reply:
     return _follow(request)
 
 
-@command(
-    "SLAVEOF <host port | NO ONE>",
-    _ADMIN | Flag.STALE,
-    group="server",
-    since="1.0.0",
-    summary="REPLICAOF under its former name.",
-)
+@command("SLAVEOF <host port | NO ONE>", _ADMIN | Flag.STALE, summary="REPLICAOF under its former name.")
 def slaveof(request: Request) -> Reply:
     """SLAVEOF host port | NO ONE -> OK."""
     return _follow(request)
@@ -82,7 +75,6 @@ def slaveof(request: Request) -> Reply:
 @command(
     "FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
     _ADMIN | Flag.STALE,
-    group="server",
     since="6.2.0",
     summary="Has a replica take over, and follows it.",
 )
@@ -118,7 +110,6 @@ def failover(request: Request) -> Reply:
 @command(
     "ROLE",
     Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.SHOWS_TABLES,
-    group="server",
     since="2.8.12",
     summary="Returns whether the server is a primary or a replica, and its peers.",
     categories=("admin", "dangerous"),
@@ -134,7 +125,6 @@ def role(request: Request) -> Reply:
 @command(
     "REPLCONF",
     _ADMIN | Flag.LOADING | Flag.STALE,
-    group="server",
     since="3.0.0",
     summary="Carries the messages between primaries and replicas.",
     arity=-1,
@@ -167,7 +157,6 @@ def _number(word: bytes) -> int:
 @command(
     "PSYNC replicationid offset",
     _ADMIN | Flag.NO_MULTI,
-    group="server",
     since="2.8.0",
     summary="Begins to send the log to a replica.",
     arity=-3,
@@ -183,7 +172,7 @@ def psync(request: Request) -> Reply:
     return NO_REPLY
 
 
-@command("SYNC", _ADMIN | Flag.NO_MULTI, group="server", since="1.0.0", summary="Refused: a replica must say PSYNC.")
+@command("SYNC", _ADMIN | Flag.NO_MULTI, summary="Refused: a replica must say PSYNC.")
 def sync(request: Request) -> Reply:
     """SYNC -> an error.  Replicas older than Redis 2.8 know no offsets."""
     raise CommandError("ERR SYNC is not supported, use PSYNC")

@@ -23,7 +23,6 @@ declare_help("RIVERBED", since="8.8.0")
 @command(
     "RIVERBED SNAPSHOT [name | KEEP count]",
     Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
-    since="8.8.0",
     summary="Writes a snapshot below <dir>/snapshots; KEEP deletes older ones that were given no name.",
     tips=("nondeterministic_output",),
 )
@@ -51,7 +50,6 @@ def riverbed_snapshot(request: Request) -> Block:
 @command(
     "RIVERBED SNAPSHOTS",
     Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
-    since="8.8.0",
     summary="Lists the snapshots in the data directory.",
     tips=("nondeterministic_output",),
 )
@@ -63,7 +61,6 @@ def riverbed_snapshots(request: Request) -> Block:
 @command(
     "RIVERBED REPAIR",
     Flag.ADMIN | Flag.NOSCRIPT | Flag.BLOCKING | Flag.NO_MULTI,
-    since="8.8.0",
     summary="Makes the tables again of the log, when rows of them are damaged.",
     tips=("nondeterministic_output",),
 )

@@ -29,7 +29,6 @@ container("SLOWLOG", group="server", since="2.2.12", summary="Container of the s
 @command(
     "SLOWLOG GET [count]",
     _FLAGS,
-    since="2.2.12",
     summary="Lists the latest slow commands.",
     tips=("request_policy:all_nodes", "nondeterministic_output"),
 )
@@ -61,7 +60,6 @@ declare_help("SLOWLOG", since="6.2.0")
 @command(
     "SLOWLOG LEN",
     _FLAGS,
-    since="2.2.12",
     summary="Counts the slow commands that are kept.",
     tips=("request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"),
 )
@@ -73,7 +71,6 @@ def slowlog_len(request: Request) -> int:
 @command(
     "SLOWLOG RESET",
     _FLAGS,
-    since="2.2.12",
     summary="Forgets the slow commands.",
     tips=("request_policy:all_nodes", "response_policy:all_succeeded"),
 )

@@ -39,7 +39,6 @@ BAD_UNBLOCK_REASON: Final = "ERR CLIENT UNBLOCK reason should be TIMEOUT or ERRO
     "CLIENT KILL <ip:port | <[ID client-id] [TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [USER username] [ADDR ip:port] "
     "[LADDR ip:port] [SKIPME <YES | NO>] [MAXAGE maxage]>>",
     ADMIN_FLAGS,
-    since="2.4.0",
     summary="Closes connections.",
     arity=-3,
 )

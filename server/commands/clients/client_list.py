@@ -56,7 +56,6 @@ def client_info(request: Request) -> Verbatim:
 @command(
     "CLIENT LIST [TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
     ADMIN_FLAGS,
-    since="2.4.0",
     summary="Describes the connections.",
     tips=("nondeterministic_output", "request_policy:all_nodes"),
 )

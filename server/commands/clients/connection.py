@@ -60,13 +60,7 @@ _GREETING: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.FAST | Flag.
 # -- greeting ----------------------------------------------------------------------------------------------------------
 
 
-@command(
-    "AUTH [username] password",
-    _GREETING,
-    group="connection",
-    summary="Authenticates the connection.",
-    redact=all_but_the_name,
-)
+@command("AUTH [username] password", _GREETING, summary="Authenticates the connection.", redact=all_but_the_name)
 def auth(request: Request) -> Reply:
     """AUTH [username] password -> OK.
 
@@ -107,7 +101,6 @@ def _hello_without_password(words: list[bytes]) -> list[bytes]:
 @command(
     "HELLO [protover [AUTH username password] [SETNAME clientname]]",
     _GREETING,
-    group="connection",
     since="6.0.0",
     summary="Chooses the protocol, and may authenticate and name the connection.",
     redact=_hello_without_password,
@@ -194,22 +187,14 @@ def _refuse_password(request: Request, user: bytes) -> Reply:
 # -- leaving and starting over -----------------------------------------------------------------------------------------
 
 
-@command(
-    "QUIT", _GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER, group="connection", summary="Closes the connection.", arity=-1
-)
+@command("QUIT", _GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER, summary="Closes the connection.", arity=-1)
 def quit_(request: Request) -> Reply:
     """QUIT -> OK, then the connection closes.  Requests behind it are not run."""
     request.session.begin_closing()
     return OK
 
 
-@command(
-    "RESET",
-    _GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER,
-    group="connection",
-    since="6.2.0",
-    summary="Makes the connection as new.",
-)
+@command("RESET", _GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER, since="6.2.0", summary="Makes the connection as new.")
 def reset(request: Request) -> str:
     """RESET -> RESET.
 
@@ -237,7 +222,6 @@ def reset(request: Request) -> str:
 @command(
     "PING [message]",
     Flag.FAST | Flag.SUBSCRIBER,
-    group="connection",
     summary="Answers.",
     tips=("request_policy:all_shards", "response_policy:all_succeeded"),
 )
@@ -254,20 +238,13 @@ def ping(request: Request) -> Reply:
     return _PONG if len(words) == 1 else (Settled(bulk(words[1])),)
 
 
-@command(
-    "ECHO message", Flag.LOADING | Flag.STALE | Flag.FAST, group="connection", summary="Answers with its argument."
-)
+@command("ECHO message", Flag.LOADING | Flag.STALE | Flag.FAST, summary="Answers with its argument.")
 def echo(request: Request) -> Reply:
     """ECHO message -> the message."""
     return (Settled(bulk(request.argv[1])),)
 
 
-@command(
-    "SELECT index",
-    Flag.LOADING | Flag.STALE | Flag.FAST,
-    group="connection",
-    summary="Changes the database of the connection.",
-)
+@command("SELECT index", Flag.LOADING | Flag.STALE | Flag.FAST, summary="Changes the database of the connection.")
 def select(request: Request) -> Reply:
     """SELECT index -> OK."""
     # both: the request object serves the client's next command as well

@@ -93,43 +93,25 @@ def _confirm_each(request: Request, names: list[bytes], change: Callable[[Sessio
 # -- listening ---------------------------------------------------------------------------------------------------------
 
 
-@command("SUBSCRIBE channel [channel ...]", _SUBSCRIBING, group="pubsub", since="2.0.0", summary="Listens to channels.")
+@command("SUBSCRIBE channel [channel ...]", _SUBSCRIBING, summary="Listens to channels.")
 def subscribe(request: Request) -> Reply:
     """SUBSCRIBE channel [channel ...] -> for each: `subscribe`, channel, how many channels and patterns by now."""
     return _subscribe(request, request.context.pubsub.channels, b"subscribe")
 
 
-@command(
-    "UNSUBSCRIBE [channel [channel ...]]",
-    _SUBSCRIBING,
-    group="pubsub",
-    since="2.0.0",
-    summary="Listens to channels no longer.",
-)
+@command("UNSUBSCRIBE [channel [channel ...]]", _SUBSCRIBING, summary="Listens to channels no longer.")
 def unsubscribe(request: Request) -> Reply:
     """UNSUBSCRIBE [channel ...] -> for each: `unsubscribe`, channel, how many channels and patterns are left."""
     return _unsubscribe(request, request.context.pubsub.channels, b"unsubscribe")
 
 
-@command(
-    "PSUBSCRIBE pattern [pattern ...]",
-    _SUBSCRIBING,
-    group="pubsub",
-    since="2.0.0",
-    summary="Listens to all channels that match patterns.",
-)
+@command("PSUBSCRIBE pattern [pattern ...]", _SUBSCRIBING, summary="Listens to all channels that match patterns.")
 def psubscribe(request: Request) -> Reply:
     """PSUBSCRIBE pattern [pattern ...] -> for each: `psubscribe`, pattern, how many channels and patterns by now."""
     return _subscribe(request, request.context.pubsub.patterns, b"psubscribe")
 
 
-@command(
-    "PUNSUBSCRIBE [pattern [pattern ...]]",
-    _SUBSCRIBING,
-    group="pubsub",
-    since="2.0.0",
-    summary="Listens to patterns no longer.",
-)
+@command("PUNSUBSCRIBE [pattern [pattern ...]]", _SUBSCRIBING, summary="Listens to patterns no longer.")
 def punsubscribe(request: Request) -> Reply:
     """PUNSUBSCRIBE [pattern ...] -> for each: `punsubscribe`, pattern, how many channels and patterns are left."""
     return _unsubscribe(request, request.context.pubsub.patterns, b"punsubscribe")
@@ -138,7 +120,6 @@ def punsubscribe(request: Request) -> Reply:
 @command(
     "SSUBSCRIBE shardchannel [shardchannel ...]",
     _SUBSCRIBING,
-    group="pubsub",
     since="7.0.0",
     summary="Listens to shard channels, which are names of their own.",
 )
@@ -150,7 +131,6 @@ def ssubscribe(request: Request) -> Reply:
 @command(
     "SUNSUBSCRIBE [shardchannel [shardchannel ...]]",
     _SUBSCRIBING,
-    group="pubsub",
     since="7.0.0",
     summary="Listens to shard channels no longer.",
 )
@@ -162,13 +142,7 @@ def sunsubscribe(request: Request) -> Reply:
 # -- speaking ----------------------------------------------------------------------------------------------------------
 
 
-@command(
-    "PUBLISH channel message",
-    _PUBLISHING,
-    group="pubsub",
-    since="2.0.0",
-    summary="Sends a message to all subscribers of a channel.",
-)
+@command("PUBLISH channel message", _PUBLISHING, summary="Sends a message to all subscribers of a channel.")
 def publish(request: Request) -> Reply:
     """PUBLISH channel message -> how many subscriptions on this server got it; subscribers of replicas do not.
 
@@ -185,7 +159,6 @@ def _publish(request: Request) -> Work:
 @command(
     "SPUBLISH shardchannel message",
     _PUBLISHING,
-    group="pubsub",
     since="7.0.0",
     summary="Sends a message to all subscribers of a shard channel.",
 )
@@ -200,7 +173,7 @@ def spublish(request: Request) -> int:
 container("PUBSUB", group="pubsub", since="2.8.0", summary="Container of commands about subscriptions.")
 
 
-@command("PUBSUB CHANNELS [pattern]", _LOOKING, since="2.8.0", summary="Lists the channels with subscribers.")
+@command("PUBSUB CHANNELS [pattern]", _LOOKING, summary="Lists the channels with subscribers.")
 def pubsub_channels(request: Request) -> Reply:
     """PUBSUB CHANNELS [pattern] -> the channels with subscribers; patterns do not show."""
     return _names(request, request.context.pubsub.channels)
@@ -214,9 +187,7 @@ def pubsub_shardchannels(request: Request) -> Reply:
     return _names(request, request.context.pubsub.shard_channels)
 
 
-@command(
-    "PUBSUB NUMSUB [channel [channel ...]]", _LOOKING, since="2.8.0", summary="Counts the subscribers of channels."
-)
+@command("PUBSUB NUMSUB [channel [channel ...]]", _LOOKING, summary="Counts the subscribers of channels.")
 def pubsub_numsub(request: Request) -> Reply:
     """PUBSUB NUMSUB [channel ...] -> channel, count, channel, count ...; listening by pattern does not count."""
     return _counts(request, request.context.pubsub.channels)
@@ -234,7 +205,7 @@ def pubsub_shardnumsub(request: Request) -> Reply:
     return _counts(request, request.context.pubsub.shard_channels)
 
 
-@command("PUBSUB NUMPAT", _LOOKING, since="2.8.0", summary="Counts the patterns with subscribers.")
+@command("PUBSUB NUMPAT", _LOOKING, summary="Counts the patterns with subscribers.")
 def pubsub_numpat(request: Request) -> int:
     """PUBSUB NUMPAT -> how many different patterns there are."""
     return len(request.context.pubsub.patterns)

@@ -29,9 +29,7 @@ _KEYS_A_SLICE: Final = 500
 _FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 
 
-@command(
-    "MULTI", _FLAGS | Flag.FAST | Flag.IMMEDIATE, group="transactions", since="1.2.0", summary="Begins a transaction."
-)
+@command("MULTI", _FLAGS | Flag.FAST | Flag.IMMEDIATE, since="1.2.0", summary="Begins a transaction.")
 def multi(request: Request) -> Reply:
     """MULTI -> OK.  The commands that follow are queued until EXEC."""
     session = request.session
@@ -45,7 +43,6 @@ def multi(request: Request) -> Reply:
 @command(
     "EXEC",
     _FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE | Flag.SHOWS_TABLES,
-    group="transactions",
     since="1.2.0",
     summary="Runs the transaction.",
 )
@@ -56,13 +53,7 @@ def exec_(request: Request) -> Reply:
     return request.context.transactions.execute(request)
 
 
-@command(
-    "DISCARD",
-    _FLAGS | Flag.FAST | Flag.IMMEDIATE,
-    group="transactions",
-    since="2.0.0",
-    summary="Gives the transaction up.",
-)
+@command("DISCARD", _FLAGS | Flag.FAST | Flag.IMMEDIATE, since="2.0.0", summary="Gives the transaction up.")
 def discard(request: Request) -> Reply:
     """DISCARD -> OK.  Forgets the queued commands and the watched keys."""
     session = request.session
@@ -76,7 +67,6 @@ def discard(request: Request) -> Reply:
 @command(
     "WATCH key [key ...]",
     _FLAGS | Flag.FAST | Flag.IMMEDIATE,
-    group="transactions",
     since="2.2.0",
     summary="Has the next transaction run only if these keys do not change before.",
 )
@@ -100,7 +90,7 @@ def _watch(request: Request) -> Work:
     return OK
 
 
-@command("UNWATCH", _FLAGS | Flag.FAST, group="transactions", since="2.2.0", summary="Forgets all watched keys.")
+@command("UNWATCH", _FLAGS | Flag.FAST, since="2.2.0", summary="Forgets all watched keys.")
 def unwatch(request: Request) -> Reply:
     """UNWATCH -> OK."""
     request.context.transactions.unwatch(request.session)

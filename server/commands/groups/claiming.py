@@ -249,8 +249,6 @@ def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptio
     "XCLAIM key group consumer min-idle-time id [id ...] [IDLE ms] [TIME unix-time-milliseconds] [RETRYCOUNT count] "
     "[FORCE] [JUSTID] [LASTID lastid]",
     Flag.WRITE | Flag.FAST,
-    group="stream",
-    since="5.0.0",
     summary="Takes over pending entries from other consumers.",
     tips=("nondeterministic_output",),
 )
@@ -348,7 +346,6 @@ def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
 @command(
     "XAUTOCLAIM key group consumer min-idle-time start [COUNT count] [JUSTID]",
     Flag.WRITE | Flag.FAST,
-    group="stream",
     since="6.2.0",
     summary="Takes over, a portion at a time, pending entries that have been idle for long.",
     tips=("nondeterministic_output",),

@@ -113,7 +113,6 @@ def _within(entries_read: int | None, stream: Stream | None, request: Request) -
 @command(
     "XGROUP CREATE key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
     Flag.WRITE | Flag.DENYOOM,
-    since="5.0.0",
     summary="Creates a consumer group.",
 )
 def xgroup_create(request: Request) -> Reply:
@@ -140,7 +139,6 @@ def xgroup_create(request: Request) -> Reply:
 @command(
     "XGROUP SETID key group <id | $> [ENTRIESREAD entries-read]",
     Flag.WRITE,
-    since="5.0.0",
     summary="Sets the last-delivered ID of a consumer group.",
 )
 def xgroup_setid(request: Request) -> Reply:
@@ -158,7 +156,7 @@ def xgroup_setid(request: Request) -> Reply:
     return OK
 
 
-@command("XGROUP DESTROY key group", Flag.WRITE, since="5.0.0", summary="Destroys a consumer group.")
+@command("XGROUP DESTROY key group", Flag.WRITE, summary="Destroys a consumer group.")
 def xgroup_destroy(request: Request) -> int:
     """XGROUP DESTROY key group -> 1, or 0 when there was none.  Clients that wait in the group get an error."""
     groups = request.db.groups(_need_stream(request))
@@ -184,12 +182,7 @@ def xgroup_createconsumer(request: Request) -> int:
     return 1
 
 
-@command(
-    "XGROUP DELCONSUMER key group consumer",
-    Flag.WRITE,
-    since="5.0.0",
-    summary="Deletes a consumer from a consumer group.",
-)
+@command("XGROUP DELCONSUMER key group consumer", Flag.WRITE, summary="Deletes a consumer from a consumer group.")
 def xgroup_delconsumer(request: Request) -> int:
     """XGROUP DELCONSUMER key group consumer -> how many entries it had pending; no other consumer gets them."""
     _, group = named_group(request)

@@ -47,8 +47,6 @@ _SLICE_ACKS = 500
 @command(
     "XACK key group id [id ...]",
     Flag.WRITE | Flag.FAST,
-    group="stream",
-    since="5.0.0",
     summary="Takes entries off a group's pending list: they are done.",
 )
 def xack(request: Request) -> Reply:
@@ -90,7 +88,6 @@ def _ack(request: Request) -> Work:
 @command(
     "XNACK key group <SILENT | FAIL | FATAL> IDS numids id [id ...] [RETRYCOUNT count] [FORCE]",
     Flag.WRITE | Flag.FAST,
-    group="stream",
     since="8.8.0",
     summary="Gives pending entries back to the group: they belong to no consumer and are claimed first.",
 )
@@ -169,8 +166,6 @@ def _release_counts(
 @command(
     "XPENDING key group [[IDLE min-idle-time] start end count [consumer]]",
     Flag.READONLY,
-    group="stream",
-    since="5.0.0",
     summary="Returns the pending entries of a group or of one of its consumers.",
     tips=("nondeterministic_output",),
 )
@@ -297,7 +292,6 @@ def _pending_summary(group: Group) -> Reply:
 @command(
     "XSEEN key group consumer seen-time active-time",
     Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    group="stream",
     since="7.2.0",
     summary="Says when a consumer was last seen and last active; only a log does.",
 )

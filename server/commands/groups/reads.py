@@ -54,8 +54,6 @@ _NEW: Final = b":0\r\n:0\r\n"  # idle time and delivery count of an entry that n
     "XREADGROUP GROUP group consumer [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] "
     "[CLAIM min-idle-time] [NOACK] STREAMS key [key ...] id [id ...]",
     Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
-    group="stream",
-    since="5.0.0",
     summary="Reads for a consumer of a group: new entries, its own pending entries, or those that others left idle.",
     find_keys=read_keys,
 )

@@ -58,7 +58,7 @@ container("XINFO", group="stream", since="5.0.0", summary="Container of the comm
 # -- XINFO STREAM ------------------------------------------------------------------------------------------------------
 
 
-@command("XINFO STREAM key [FULL [COUNT count]]", Flag.READONLY, since="5.0.0", summary="Describes a stream.")
+@command("XINFO STREAM key [FULL [COUNT count]]", Flag.READONLY, summary="Describes a stream.")
 def xinfo_stream(request: Request) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]] -> a map.  FULL has the first n entries, and what groups have pending."""
     stream = _need_stream(request)
@@ -300,7 +300,7 @@ def _consumer_facts(consumer: Consumer | ConsumerRow) -> dict[bytes, Reply]:
 # -- XINFO GROUPS, CONSUMERS, HELP -------------------------------------------------------------------------------------
 
 
-@command("XINFO GROUPS key", Flag.READONLY, since="5.0.0", summary="Lists the consumer groups of a stream.")
+@command("XINFO GROUPS key", Flag.READONLY, summary="Lists the consumer groups of a stream.")
 def xinfo_groups(request: Request) -> Reply:
     """XINFO GROUPS key -> a map for each group, in byte order of their names."""
     stream = _need_stream(request)
@@ -329,7 +329,6 @@ def _group_summary(group: Group | GroupRow, behind: int | None) -> dict[bytes, R
 @command(
     "XINFO CONSUMERS key group",
     Flag.READONLY,
-    since="5.0.0",
     summary="Lists the consumers of a consumer group.",
     tips=("nondeterministic_output",),
 )

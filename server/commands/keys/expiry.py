@@ -74,7 +74,6 @@ def _set_deadline(request: Request, unit_ms: int, base_ms: int) -> int:
 @command(
     "EXPIRE key seconds [NX | XX | GT | LT]",
     Flag.WRITE | Flag.FAST,
-    group="generic",
     summary="Sets the deadline of a key, in seconds from now.",
 )
 def expire(request: Request) -> int:
@@ -85,7 +84,6 @@ def expire(request: Request) -> int:
 @command(
     "PEXPIRE key milliseconds [NX | XX | GT | LT]",
     Flag.WRITE | Flag.FAST,
-    group="generic",
     since="2.6.0",
     summary="Sets the deadline of a key, in milliseconds from now.",
 )
@@ -97,7 +95,6 @@ def pexpire(request: Request) -> int:
 @command(
     "EXPIREAT key unix-time-seconds [NX | XX | GT | LT]",
     Flag.WRITE | Flag.FAST,
-    group="generic",
     since="1.2.0",
     summary="Sets the deadline of a key as a unix time in seconds.",
 )
@@ -109,7 +106,6 @@ def expireat(request: Request) -> int:
 @command(
     "PEXPIREAT key unix-time-milliseconds [NX | XX | GT | LT]",
     Flag.WRITE | Flag.FAST,
-    group="generic",
     since="2.6.0",
     summary="Sets the deadline of a key as a unix time in milliseconds.",
 )
@@ -118,9 +114,7 @@ def pexpireat(request: Request) -> int:
     return _set_deadline(request, 1, 0)
 
 
-@command(
-    "PERSIST key", Flag.WRITE | Flag.FAST, group="generic", since="2.2.0", summary="Takes the deadline of a key away."
-)
+@command("PERSIST key", Flag.WRITE | Flag.FAST, since="2.2.0", summary="Takes the deadline of a key away.")
 def persist(request: Request) -> int:
     """PERSIST key -> 1, or 0 when there is no key or no deadline."""
     stream = request.db.stream(request.argv[1], request.now_ms)
@@ -154,7 +148,6 @@ def _in_seconds(ms: int) -> int:
 @command(
     "TTL key",
     Flag.READONLY | Flag.FAST,
-    group="generic",
     summary="Returns how many seconds a key has left.",
     tips=("nondeterministic_output",),
 )
@@ -167,7 +160,6 @@ def ttl(request: Request) -> int:
 @command(
     "PTTL key",
     Flag.READONLY | Flag.FAST,
-    group="generic",
     since="2.6.0",
     summary="Returns how many milliseconds a key has left.",
     tips=("nondeterministic_output",),
@@ -181,7 +173,6 @@ def pttl(request: Request) -> int:
 @command(
     "EXPIRETIME key",
     Flag.READONLY | Flag.FAST,
-    group="generic",
     since="7.0.0",
     summary="Returns the deadline of a key as a unix time in seconds.",
 )
@@ -194,7 +185,6 @@ def expiretime(request: Request) -> int:
 @command(
     "PEXPIRETIME key",
     Flag.READONLY | Flag.FAST,
-    group="generic",
     since="7.0.0",
     summary="Returns the deadline of a key as a unix time in milliseconds.",
 )

@@ -79,7 +79,6 @@ def _count_in_slices(count_some: Callable[[Request, list[bytes]], int], request:
 @command(
     "DEL key [key ...]",
     Flag.WRITE,
-    group="generic",
     summary="Deletes keys of every type.",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
@@ -91,7 +90,6 @@ def delete(request: Request) -> Reply:
 @command(
     "UNLINK key [key ...]",
     Flag.WRITE | Flag.FAST,
-    group="generic",
     since="4.0.0",
     summary="Deletes keys and leaves their contents to be purged in the background.",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
@@ -104,7 +102,6 @@ def unlink(request: Request) -> Reply:
 @command(
     "EXISTS key [key ...]",
     Flag.READONLY | Flag.FAST,
-    group="generic",
     summary="Counts how many of the given keys exist.",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
 )
@@ -116,7 +113,6 @@ def exists(request: Request) -> Reply:
 @command(
     "TOUCH key [key ...]",
     Flag.READONLY | Flag.FAST,
-    group="generic",
     since="3.2.1",
     summary="Counts the given keys that exist; access times are not kept.",
     tips=("request_policy:multi_shard", "response_policy:agg_sum"),
@@ -126,7 +122,7 @@ def touch(request: Request) -> Reply:
     return _count_all(request, _look_up_some)
 
 
-@command("TYPE key", Flag.READONLY | Flag.FAST, group="generic", summary="Names the type of the value at a key.")
+@command("TYPE key", Flag.READONLY | Flag.FAST, summary="Names the type of the value at a key.")
 def type_(request: Request) -> str:
     """TYPE key -> stream, or none."""
     return "none" if lookup(request, request.argv[1]) is None else TYPE_NAME
@@ -135,7 +131,7 @@ def type_(request: Request) -> str:
 # -- rename, copy, move ------------------------------------------------------------------------------------------------
 
 
-@command("RENAME key newkey", Flag.WRITE, group="generic", summary="Renames a key and overwrites the destination.")
+@command("RENAME key newkey", Flag.WRITE, summary="Renames a key and overwrites the destination.")
 def rename(request: Request) -> Reply:
     """RENAME key newkey -> OK.  Onto itself it does nothing, but the key has to exist."""
     stream, new_key = _existing(request, request.argv[1]), request.argv[2]
@@ -144,12 +140,7 @@ def rename(request: Request) -> Reply:
     return OK
 
 
-@command(
-    "RENAMENX key newkey",
-    Flag.WRITE | Flag.FAST,
-    group="generic",
-    summary="Renames a key unless the destination exists.",
-)
+@command("RENAMENX key newkey", Flag.WRITE | Flag.FAST, summary="Renames a key unless the destination exists.")
 def renamenx(request: Request) -> int:
     """RENAMENX key newkey -> 1, or 0 when newkey exists."""
     stream, new_key = _existing(request, request.argv[1]), request.argv[2]
@@ -169,7 +160,6 @@ def _existing(request: Request, key: bytes) -> Stream:
 @command(
     "COPY source destination [DB destination-db] [REPLACE]",
     Flag.WRITE | Flag.DENYOOM,
-    group="generic",
     since="6.2.0",
     summary="Copies the value of a key to a new key.",
 )
@@ -201,7 +191,7 @@ def copy(request: Request) -> int:
     return 1
 
 
-@command("MOVE key db", Flag.WRITE | Flag.FAST, group="generic", summary="Moves a key to another database.")
+@command("MOVE key db", Flag.WRITE | Flag.FAST, summary="Moves a key to another database.")
 def move(request: Request) -> int:
     """MOVE key db -> 1, or 0 when there is no such key here or one of its name there."""
     key = request.argv[1]

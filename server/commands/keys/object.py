@@ -29,7 +29,6 @@ container(
 @command(
     "OBJECT ENCODING key",
     Flag.READONLY,
-    since="2.2.3",
     summary="Names the internal encoding of a value.",
     tips=("nondeterministic_output",),
 )
@@ -57,7 +56,6 @@ declare_help("OBJECT", since="6.2.0")
 @command(
     "OBJECT IDLETIME key",
     Flag.READONLY,
-    since="2.2.3",
     summary="Returns how long a key has not been used, where that is tracked.",
     tips=("nondeterministic_output",),
 )
@@ -73,7 +71,6 @@ def object_idletime(request: Request) -> int | None:
 @command(
     "OBJECT REFCOUNT key",
     Flag.READONLY,
-    since="2.2.3",
     summary="Counts the references to the value at a key.",
     tips=("nondeterministic_output",),
 )

@@ -38,7 +38,6 @@ _CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
 @command(
     "KEYS pattern",
     Flag.READONLY,
-    group="generic",
     summary="Lists all keys that match a pattern.",
     categories=("keyspace", "dangerous"),
     tips=("request_policy:all_shards", "nondeterministic_output_order"),
@@ -78,7 +77,6 @@ def _parse_cursor(word: bytes) -> int:
 @command(
     "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
     Flag.READONLY,
-    group="generic",
     since="2.8.0",
     summary="Lists the keys of the database a few at a time.",
     tips=("nondeterministic_output", "request_policy:special"),
@@ -128,7 +126,6 @@ def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: 
 @command(
     "RANDOMKEY",
     Flag.READONLY,
-    group="generic",
     summary="Picks a key at random.",
     tips=("request_policy:all_shards", "nondeterministic_output"),
 )

@@ -55,7 +55,6 @@ def _take_ids_block(args: Args) -> tuple[References, list[bytes]]:
 @command(
     "XDELEX key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
     Flag.WRITE | Flag.FAST,
-    group="stream",
     since="8.2.0",
     summary="Deletes entries, and their pending records or only entries that no group needs.",
 )
@@ -105,7 +104,6 @@ def _answers(answers: list[int]) -> Reply:
 @command(
     "XACKDEL key group [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
     Flag.WRITE | Flag.FAST,
-    group="stream",
     since="8.2.0",
     summary="Acknowledges entries and deletes them, if need be only when no other group needs them.",
 )
@@ -155,7 +153,6 @@ def _acknowledge(groups: Groups, group: Group, packed_ids: list[bytes], referenc
 @command(
     "XMAXDELETED key id",
     Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    group="stream",
     since="8.2.0",
     summary="Sets the highest deleted ID; only a log does.",
 )

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 @command(
     "XCFGSET key [IDMP-DURATION seconds] [IDMP-MAXSIZE count]",
     Flag.WRITE | Flag.FAST,
-    group="stream",
     since="8.6.0",
     summary="Sets a stream's idempotence settings.",
 )
@@ -59,7 +58,6 @@ def xcfgset(request: Request) -> Reply:
 @command(
     "XIDMPRECORD key pid iid id",
     Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    group="stream",
     since="8.6.2",
     summary="Records which entry a producer's idempotent id became; for replication and recovery.",
 )
@@ -91,7 +89,6 @@ def xidmprecord(request: Request) -> Reply:
 @command(
     "XIDMPHIT key",
     Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    group="stream",
     since="8.6.0",
     summary="Counts a duplicate; only a log says so.",
 )
@@ -107,7 +104,6 @@ def xidmphit(request: Request) -> Reply:
 @command(
     "XIDMPCOUNTS key records-added duplicates",
     Flag.WRITE | Flag.FAST | Flag.LOG_ONLY,
-    group="stream",
     since="8.6.0",
     summary="Says how many records and duplicates a stream has had; only a rewritten log does.",
 )

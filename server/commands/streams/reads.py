@@ -44,11 +44,7 @@ _ENTRY_HEADS: Final = len(b"*1\r\n*2\r\n")
 
 
 @command(
-    "XRANGE key start end [COUNT count]",
-    Flag.READONLY,
-    group="stream",
-    since="5.0.0",
-    summary="Reads the entries of a range of IDs, oldest first.",
+    "XRANGE key start end [COUNT count]", Flag.READONLY, summary="Reads the entries of a range of IDs, oldest first."
 )
 def xrange(request: Request) -> Reply:
     """XRANGE key start end [COUNT n] -> [[id [field value ...]] ...]."""
@@ -58,11 +54,7 @@ def xrange(request: Request) -> Reply:
 
 
 @command(
-    "XREVRANGE key end start [COUNT count]",
-    Flag.READONLY,
-    group="stream",
-    since="5.0.0",
-    summary="Reads the entries of a range of IDs, newest first.",
+    "XREVRANGE key end start [COUNT count]", Flag.READONLY, summary="Reads the entries of a range of IDs, newest first."
 )
 def xrevrange(request: Request) -> Reply:
     """XREVRANGE key end start [COUNT n] -> [[id [field value ...]] ...]."""
@@ -121,8 +113,6 @@ def read_keys(argv: list[bytes]) -> list[bytes]:
 @command(
     "XREAD [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
     Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
-    group="stream",
-    since="5.0.0",
     summary="Reads new entries of streams, and waits for them with BLOCK.",
     find_keys=read_keys,
 )

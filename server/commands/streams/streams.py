@@ -55,8 +55,6 @@ _XADD: Final = b"xadd"
     "XADD key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid] "
     "[<MAXLEN | MINID> [= | ~] threshold [LIMIT count]] <* | id> field value [field value ...]",
     Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    group="stream",
-    since="5.0.0",
     summary="Appends an entry to a stream, which is created if need be.",
     tips=("nondeterministic_output",),
 )
@@ -177,20 +175,14 @@ def _choose_id(wanted: StreamID | AutoSeq | None, stream: Stream | None, now_ms:
     return entry_id
 
 
-@command("XLEN key", Flag.READONLY | Flag.FAST, group="stream", since="5.0.0", summary="Counts a stream's entries.")
+@command("XLEN key", Flag.READONLY | Flag.FAST, summary="Counts a stream's entries.")
 def xlen(request: Request) -> int:
     """XLEN key -> how many entries; 0 for a missing key."""
     stream = request.db.stream(request.argv[1], request.now_ms)
     return 0 if stream is None else stream.length
 
 
-@command(
-    "XDEL key id [id ...]",
-    Flag.WRITE | Flag.FAST,
-    group="stream",
-    since="5.0.0",
-    summary="Deletes entries from a stream.",
-)
+@command("XDEL key id [id ...]", Flag.WRITE | Flag.FAST, summary="Deletes entries from a stream.")
 def xdel(request: Request) -> Reply:
     """XDEL key id [id ...] -> how many entries went.  With a missing key the answer is 0 before the IDs are parsed."""
     return in_slices(request, _delete, is_short=len(request.argv) <= SLICE_IDS)
@@ -215,8 +207,6 @@ def _delete(request: Request) -> Work:
 @command(
     "XTRIM key <MAXLEN | MINID> [= | ~] threshold [LIMIT count] [KEEPREF | DELREF | ACKED]",
     Flag.WRITE,
-    group="stream",
-    since="5.0.0",
     summary="Removes the oldest entries of a stream.",
     tips=("nondeterministic_output",),
 )
@@ -241,8 +231,6 @@ def _trim(work: ReferenceTrim, request: Request) -> Work:
 @command(
     "XSETID key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
     Flag.WRITE | Flag.DENYOOM | Flag.FAST,
-    group="stream",
-    since="5.0.0",
     summary="Sets a stream's counters; for replication and repair.",
 )
 def xsetid(request: Request) -> Reply:
