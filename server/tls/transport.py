@@ -17,7 +17,9 @@ read of one record while the user does not want to read.
 
 OpenSSL takes 46 kB for a connection whose handshake it has begun, and 16 kB more while a record is unfinished.  So
 during the handshake it is given whole records alone: a stranger that sends its hello a byte at a time, or half of it,
-costs these bytes.
+costs these bytes.  It allocates what a message announces, up to 131 kB, and takes 4 kB and a millisecond for each
+certificate of a chain.  So a client that is accepted has no longer hello than `_MAX_HANDSHAKE_BYTES`, nor a longer
+handshake: that is room for chains of the largest certificates in use.
 
 All connections of a `Bios` share two BIOs: each call moves its bytes in, and out again before it ends.  A BIO never
 gives back the memory that it once needed.
@@ -41,7 +43,10 @@ _READ_BYTES: Final = 64 << 10
 _SMALL_READ_BYTES: Final = 4 << 10
 _HANDSHAKE_RECORD: Final = 0x16
 _HEADER_BYTES: Final = 5  # type:u8 version:u16 length:u16
+_MESSAGE_HEADER_BYTES: Final = 4  # type:u8 length:u24
+_MAX_HANDSHAKE_BYTES: Final = 16 << 10
 _MAX_IN_RECORD: Final = _RECORD_BYTES + 2048  # a longer one is not waited for: OpenSSL refuses it by its header
+_TOO_LONG: Final = f"it has more than {_MAX_HANDSHAKE_BYTES >> 10} kB, or begins with a few bytes"
 
 
 class Bios:
@@ -89,6 +94,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._unread = b""  # records during the handshake, then what the user has not taken
         self._has_begun = False  # something has arrived
         self._is_shaking = False  # the handshake has begun
+        self._handshake_bytes = 0  # of it, so far
         self._is_paused = False
         self._is_congested = False
         self._has_ended = False  # the peer sends nothing more
@@ -114,16 +120,25 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         """Take a step of the handshake with what has arrived."""
         bios = self._bios
         if not self._is_shaking:
+            if self._is_server and not _begins_shortly(self._unread):
+                self._fail_handshake(_TOO_LONG)
+                return
             self._is_shaking = True
             self._tls = self._context.wrap_bio(bios.incoming, bios.outgoing, server_side=self._is_server)
-        whole = _whole_bytes(self._unread)
-        records, self._unread = self._unread[:whole], self._unread[whole:]
+        taken = whole = _whole_bytes(self._unread)
+        if self._is_server:  # what is behind may be of requests already
+            taken = min(whole, _MAX_HANDSHAKE_BYTES - self._handshake_bytes)
+        records, self._unread = self._unread[:taken], self._unread[taken:]
+        self._handshake_bytes += taken
         bios.incoming.write(records)
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._flush()
-            self._socket.resume_reading()
+            if taken < whole:
+                self._fail_handshake(_TOO_LONG)
+            else:
+                self._socket.resume_reading()
         except ssl.SSLError as error:
             self._take_in()
             self._flush()  # the alert that says what is wrong
@@ -396,6 +411,13 @@ def _whole_bytes(data: bytes) -> int:
             break
         at += _HEADER_BYTES + length
     return at
+
+
+def _begins_shortly(data: bytes) -> bool:
+    """Whether the handshake that `data` begins has a hello of a usual length, which its first record tells."""
+    message = data[_HEADER_BYTES:][: int.from_bytes(data[3:_HEADER_BYTES], "big")]
+    announced = int.from_bytes(message[1:_MESSAGE_HEADER_BYTES], "big")
+    return len(message) >= _MESSAGE_HEADER_BYTES and announced <= _MAX_HANDSHAKE_BYTES
 
 
 def _reason(error: ssl.SSLError) -> str:

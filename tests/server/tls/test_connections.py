@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.certificates import Authority, Certificates
+from tests.support.certificates import Authority, Certificates, Pair
 from tests.support.raw import RawClient, encode, parse
 from tests.support.servers import free_port
 from tests.support.tls import Start, TlsClient, TlsRiverbed, client_context, is_served
@@ -355,6 +355,63 @@ def test_handshakes_that_trickle_take_little_memory(start_tls: Start) -> None:
         for connection in connections:
             connection.settimeout(60)
             assert connection.recv(1) == b"\x16"
+
+
+@pytest.mark.parametrize("first", [4, 1], ids=["whole header", "a byte of it"])
+def test_a_hello_that_announces_much_gets_no_memory(start_tls: Start, first: int) -> None:
+    """OpenSSL allocates what a message announces, up to 131 kB."""
+    server = start_tls(tls_auth_clients="no")
+    message = b"\x01" + (131_000).to_bytes(3, "big") + bytes(1000)
+    records = [b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part for part in (message[:first], message[first:])]
+    with server.client() as client:
+        before = server.private_bytes()
+        for _ in range(200):
+            with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+                stranger.settimeout(60)
+                with contextlib.suppress(ConnectionError):
+                    stranger.sendall(b"".join(records))
+                    assert stranger.recv(1 << 16) == b""
+        assert client.ask("PING") == b"+PONG\r\n"
+        assert server.private_bytes() - before < 10 << 20
+    assert "it has more than 16 kB" in server.log_tail()
+
+
+@pytest.mark.parametrize(("count", "is_let_in"), [(10, True), (100, False)])
+def test_a_chain_of_certificates_has_a_bound(
+    start_tls: Start, certificates: Certificates, tmp_path: Path, count: int, is_let_in: bool
+) -> None:
+    """Each one costs a millisecond and 4 kB, which its connection keeps."""
+    chain = Pair(tmp_path / "chain.crt", certificates.client.key)
+    chain.cert.write_text(certificates.client.cert.read_text() + certificates.authority.cert.read_text() * count)
+    server = start_tls()
+    with server.client() as other:
+        assert is_served(server, client_context(certificates, chain)) is is_let_in
+        assert other.ask("PING") == b"+PONG\r\n"
+
+
+def test_requests_right_behind_a_handshake_do_not_count_with_it(start_tls: Start) -> None:
+    server = start_tls()
+    context = client_context(server.certificates, server.certificates.client)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection(("127.0.0.1", server.port)) as plain:
+        plain.settimeout(60)
+        for _ in range(10):
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                plain.sendall(outgoing.read())
+                incoming.write(plain.recv(1 << 16))
+        tls.write(encode(["ECHO", "v" * 100_000]))
+        plain.sendall(outgoing.read())
+        answer = b""
+        while len(answer) < 100_011:
+            incoming.write(plain.recv(1 << 16))
+            with contextlib.suppress(ssl.SSLWantReadError):
+                while True:
+                    answer += tls.read(1 << 16)
+    assert answer == b"$100000\r\n" + b"v" * 100_000 + b"\r\n"
 
 
 def client_hello(server: TlsRiverbed) -> bytes:
