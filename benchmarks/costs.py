@@ -24,8 +24,8 @@ MOST: Final = 1_000_000
 QUEUED: Final = 100_000
 _BATCH: Final = 10_000
 _SETTLE_S: Final = 0.3
-# The price that docs/costs.md states for these is more than the budget.
-_PRICED: Final = ("COPY", "EXEC")
+# The price that docs/costs.md states for it is more than the budget.
+_PRICED: Final = "EXEC"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def answer(rig: Rig) -> Answer:
         f"Single commands at {count:,}: longest PING of another client",
         "python -m benchmarks.probe PORT",
         list(lines.values()),
-        (f"{QUEUED:,} commands in a transaction.  COPY and EXEC are atomic and have a price: docs/costs.md.",),
+        (f"{QUEUED:,} commands in a transaction.  EXEC is atomic and has a price: docs/costs.md.",),
     )
 
 

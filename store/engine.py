@@ -238,8 +238,7 @@ class Engine:
             self._undo_batch(error, was_appended=appended)
             raise
         self._pieces += len(txn.log)
-        txn.log.clear()
-        txn.extension_bytes = 0
+        txn.log_is_written()
         if self.on_batches is not None:
             data = commands + annotation
             self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
@@ -326,6 +325,7 @@ class Engine:
         self._require_state()
         txn = self.txn
         assert not txn.log, "a tick is open"
+        txn.lose_observers()
         data = b"".join([batch.data for batch in batches])
         keep_expired, txn.keep_expired = txn.keep_expired, True  # the primary says when a key has expired
         appended = False
@@ -514,7 +514,7 @@ class Engine:
     @property
     def needs_checkpoint(self) -> bool:
         """Whether anything was committed or purged since the last checkpoint."""
-        return self.txn.position != self.log.end or self.txn.swept
+        return self.txn.position != self.log.end or self.txn.swept or self.txn.copied_bytes > 0
 
     @property
     def has_changes(self) -> bool:
@@ -528,8 +528,8 @@ class Engine:
 
     @property
     def dirty_bytes(self) -> int:
-        """The log bytes since the last checkpoint: about the size of LMDB's changes in memory."""
-        return self.space.uncommitted_bytes
+        """The bytes logged or copied since the last checkpoint: about the size of LMDB's changes in memory."""
+        return self.space.uncommitted_bytes + self.txn.copied_bytes
 
     def checkpoint(self) -> None:
         """Commit LMDB with the position of the log that it covers, and make both durable.  Call it between ticks.
@@ -566,6 +566,7 @@ class Engine:
         self.space.uncommitted_bytes = 0
         self._commands_at_checkpoint = self._pieces + self.txn.joined_commands
         self.txn.swept = False
+        self.txn.copied_bytes = 0
         self.checkpoints.begun(durability)
         return durability
 

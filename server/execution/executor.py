@@ -356,7 +356,7 @@ class Executor:
         self.outbox.release(ran)
         stats = self.stats
         stats.writes_processed += len(ran)
-        if committed:
+        if committed or self.txn.copied_bytes:
             for report in self.events.committed:
                 report()
         if self.engine.refusal is not None and not self.txn.is_short_of_space:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.databases.copying import CopyInTheMaking
 from riverbed.store.databases.lent import LentStreams
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
@@ -19,7 +20,6 @@ from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.text import quoted
 from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
-from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
 from riverbed.store.tables.ranges import seek, seek_below
@@ -338,24 +338,36 @@ class Database(Namespace):
         self.txn.notify_interest(Change.CREATED, target, stream.key)
 
     def copy(self, stream: Stream, target: Database, new_key: bytes) -> Stream:
-        """Copy `stream` with groups and deadline to `new_key` of `target`, and delete the stream that had this key.
+        """Copy `stream` at once, in time in proportion to the stream; see `finish_copy`."""
+        rows = CopyInTheMaking(self, stream)
+        try:
+            for _ in rows.fill():
+                pass
+            return self.finish_copy(rows, target, new_key)
+        finally:
+            rows.close()
 
-        Takes time in proportion to the stream.  Logs COPY key new_key DB n REPLACE.
+    def finish_copy(self, rows: CopyInTheMaking, target: Database, new_key: bytes) -> Stream:
+        """Give a copy whose rows are all there to `new_key` of `target`, and delete the stream that had this key.
+
+        It has the groups and the deadline of its source too.  Logs COPY key new_key DB n REPLACE.
         """
+        txn = self.txn
         replaced = target.stream(new_key, 0)
         if replaced is not None:
             target._remove(replaced, notify=False)
-        txn = self.txn
-        copy = Stream.of_row(txn, target, new_key, stream.row())
-        copy.stream_no = txn.next_stream_no
+        source = self.stream(rows.source_key, 0)
+        assert source is not None, "a copy that is not stale has no source"
+        copy = Stream.of_row(txn, target, new_key, source.row())
+        copy.stream_no = rows.stream_no
         copy.prefix = streams.stream_prefix(copy.stream_no)
-        txn.next_stream_no += 1
+        if copy.idempotence is not None:
+            copy.idempotence.records_no = rows.records_no
+        rows.close(is_alive=True)
         target._link(copy)
-        stream.copy_rows(copy)
-        Idempotence(stream).copy_to(copy)
-        if stream.group_count:
-            target._groups[copy] = self.groups(stream).copy_to(copy)
-        words = [b"COPY", stream.key, new_key, b"DB", b"%d" % target.number, b"REPLACE"]
+        for look in rows.looks:
+            txn.cursor("consumer_ttls").put(*look)
+        words = [b"COPY", rows.source_key, new_key, b"DB", b"%d" % target.number, b"REPLACE"]
         txn.log_command(self.number, words)
         txn.notify_interest(Change.CREATED, target, new_key)
         return copy

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.groups import GroupRow, group_key
-from riverbed.store.groups.consumers import UNKNOWN, Consumer
+from riverbed.store.groups.consumers import UNKNOWN
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
@@ -144,25 +144,3 @@ class Groups:
         for group in self:
             if group.pel_count:
                 group.ack(packed_ids)
-
-    def copy_to(self, copy: Stream) -> Groups:
-        """Copy the groups to `copy`, a new stream, with consumers, times and pending entries.  Logs nothing."""
-        txn = self.stream.txn
-        self.write_back()
-        groups = Groups(copy, self._recent_deliveries)
-        groups._unread.clear()
-        for group in self:
-            new = Group.of_row(copy, txn.next_group_no, group.row(), self._recent_deliveries)
-            twins: dict[bytes, Consumer] = {}
-            new._consumers = twins
-            txn.next_group_no += 1
-            groups._by_name[new.name] = new
-            for consumer in group.consumers.values():
-                twin = Consumer(
-                    consumer.consumer_no, consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count
-                )
-                new._add(twins, twin)
-                new._dirty_consumers.add(twin)
-            new.pel.copy_from(group.pel)
-            new.enlist(0)
-        return groups

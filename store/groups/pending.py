@@ -243,11 +243,6 @@ class Pel(PendingRuns):
             return True
         return between.first > piece.first
 
-    def copy_from(self, other: Pel) -> None:
-        """Copy the living runs of another group, with equal consumer numbers, to this group, which has no runs yet."""
-        for _, run in other.by_time(b""):
-            self._replace([], [run])
-
     def _replace(self, old: list[Run], new: list[Run]) -> None:
         self._recent = None
         replace_runs(self._txn.cursor, self._group_no, old, new)

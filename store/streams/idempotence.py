@@ -184,22 +184,6 @@ class Idempotence:
         words = [b"XIDMPCOUNTS", self._stream.key, b"%d" % records_added, b"%d" % duplicates]
         self._txn.log_extension(self._stream.namespace.number, words)
 
-    def copy_to(self, copy: Stream) -> None:
-        """Copy the records to `copy`, whose row is a copy of this stream's row."""
-        records_no = self._settings.records_no
-        if not records_no or copy.idempotence is None:
-            return
-        txn = self._txn
-        copy.idempotence.records_no = txn.next_stream_no
-        txn.next_stream_no += 1
-        old, new_no = stream_prefix(records_no), copy.idempotence.records_no
-        for table in ("idmp", "idmp_ids", "idmp_times"):
-            source, target = txn.lmdb.cursor(txn.handles[table]), txn.cursor(table)
-            found = seek(source, old)
-            while found and source.key().startswith(old):
-                target.put(*idmp.with_records_no(table, *source.item(), new_no))
-                found = source.next()
-
     def _totals(self) -> idmp.RecordsRow:
         key = stream_prefix(self._settings.records_no)
         row = self._txn.lmdb.get(key, db=self._txn.handles["idmp"]) if self._settings.records_no else None
@@ -267,6 +251,8 @@ def _drop_record(txn: Transaction, packed_record: bytes) -> None:
     txn.lmdb.delete(idmp.iid_key(packed_producer, iid), db=txn.handles["idmp_ids"])
     txn.lmdb.delete(idmp.record_time_key(packed_record, entry_id), db=txn.handles["idmp_times"])
     records_no = decode_stream_prefix(packed_record)
+    for observer in txn.observers:
+        observer.record_dropped(records_no)
     packed_totals = stream_prefix(records_no)
     totals, producer = txn.lmdb.get(packed_totals, db=table), txn.lmdb.get(packed_producer, db=table)
     if totals is None or producer is None:

@@ -413,22 +413,6 @@ class Stream:
             self.txn.notify_interest(Change.MODIFIED, self.namespace, self.key)
         return hits
 
-    def copy_rows(self, copy: Stream) -> None:
-        """Give `copy` the same entries and nodes."""
-        txn = self.txn
-        for cursor, table in ((txn.reader, "entries"), (txn.nodes, "nodes")):
-            found = seek(cursor, streams.entry_key(self.stream_no, self.floor_id))
-            target = txn.lmdb.cursor(txn.handles[table])
-            while found and cursor.key().startswith(self.prefix):
-                key, row = cursor.item()
-                new_key = copy.prefix + streams.packed_id_in(key)
-                if table == "entries":
-                    row = seal(copy.prefix, bare_row(key, row))
-                else:
-                    row = streams.NodeRow.unpack(key, row).pack(new_key)
-                target.put(new_key, row)
-                found = cursor.next()
-
     def set_id(
         self, last_id: StreamID, entries_added: int | None = None, max_deleted_id: StreamID | None = None
     ) -> None:

@@ -25,7 +25,8 @@ class DeadRowNotes:
         self._cursor = cursor
         notes_cursor = cursor("trash")
         self._next_no = dead_rows.decode_note_key(notes_cursor.key()) + 1 if notes_cursor.last() else 1
-        self.notes = notes  # how many there are
+        self.notes = notes  # how many there are for the purge
+        self._held: dict[int, bytes] = {}  # by stream number: the keys of the notes that the purge leaves alone
         self.rows_purged = 0
 
     def add_stream(self, stream_no: int) -> None:
@@ -42,6 +43,30 @@ class DeadRowNotes:
 
     def add_consumer(self, group_no: int, consumer_no: int) -> None:
         self._add(dead_rows.DeadConsumer(group_no, consumer_no))
+
+    def hold_stream(self, stream_no: int) -> None:
+        """Note a stream whose rows no command can reach yet.  They are dead if the server ends before `release`."""
+        self.add_stream(stream_no)
+        self.notes -= 1
+        self._held[stream_no] = dead_rows.note_key(self._next_no - 1)
+
+    def release(self, stream_no: int, *, is_alive: bool) -> None:
+        """End `hold_stream`, once: commands can reach the rows now, or else the purge deletes them."""
+        key = self._held.pop(stream_no, None)
+        if key is None:
+            return
+        if not is_alive:
+            self.notes += 1
+        elif self._cursor("trash").set_key(key):
+            self._cursor("trash").delete()
+
+    def oldest(self) -> tuple[bytes, dead_rows.DeadRows] | None:
+        """The first note for the purge, with its key."""
+        cursor = self._cursor("trash")
+        found = cursor.first()
+        while found and cursor.key() in self._held.values():
+            found = cursor.next()
+        return (cursor.key(), dead_rows.unpack_note(cursor.value())) if found else None
 
     def drop_ranges(self, stream_no: int) -> None:
         """Delete the notes on ranges of one stream; the caller deletes the rows."""

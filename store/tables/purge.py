@@ -38,11 +38,9 @@ def purge(txn: Transaction, expired: Callable[[], bool]) -> bool:
     """
     noted = txn.dead_rows
     work = _Purge(txn, expired)
-    while noted.notes:
-        cursor = txn.cursor("trash")
-        cursor.first()
-        note_key, row = cursor.item()
-        if not work.delete_rows(dead_rows.unpack_note(row)):
+    while (oldest := noted.oldest()) is not None:
+        note_key, note = oldest
+        if not work.delete_rows(note):
             return True
         txn.lmdb.delete(note_key, db=txn.handles["trash"])
         noted.notes -= 1

@@ -61,6 +61,19 @@ class Unlogged(Protocol):
         """Log the changes that these lines do not contain."""
 
 
+class Observer(Protocol):
+    """An object that has to know what is logged while it lives, as it works in slices on what commands may change."""
+
+    def logged(self, log: list[bytes]) -> None:
+        """Look at what this tick has logged; the list begins again behind this call."""
+
+    def record_dropped(self, records_no: int) -> None:
+        """Note that an idempotence record was dropped, which is not logged."""
+
+    def lost(self) -> None:
+        """Note that the tables have changed in ways that it was not shown."""
+
+
 def _ignore_change(change: Change, namespace: Namespace, key: bytes) -> None:
     """Ignore all changes: for offline tools and recovery."""
 
@@ -77,6 +90,7 @@ class Transaction:
         self.unlogged: Unlogged | None = None
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
+        self.observers: list[Observer] = []
         self.group_objects = 0  # made since the last commit that let go of them; see `groups/groups.py`
         self.consumer_bytes = 0  # about what the consumers in memory take
         self.turn = 0  # counts the calls of `bound_caches`
@@ -92,6 +106,7 @@ class Transaction:
         self.node_max_bytes = 4096
         self.idmp_duration_s = 100
         self.idmp_max_records = 100
+        self.copied_bytes = 0  # of the rows that were added since the last checkpoint without a logged command
         self.swept = False  # rows were deleted since the last checkpoint without a logged command
         self.notify: Notify = _ignore_change
         self.position: LogPosition | None = None  # of the log, as the last commit recorded it
@@ -116,10 +131,17 @@ class Transaction:
         self.log.clear()
         self.extension_bytes = 0
         self.unlogged = None
-        self.young_ids = self.changed_ids = 0
+        self.young_ids = self.changed_ids = self.copied_bytes = 0
         self.dirty.clear()
+        self.lose_observers()
         self._load_meta()
         self.dead_rows = DeadRowNotes(self.cursor, self.lmdb.stat(self.handles["trash"])["entries"])
+
+    def lose_observers(self) -> None:
+        """Tell all observers that they have not seen everything, and forget them."""
+        for observer in self.observers:
+            observer.lost()
+        self.observers.clear()
 
     def empty(self) -> None:
         """Empty all tables, right after `reload`; only the version of the format stays."""
@@ -274,6 +296,13 @@ class Transaction:
         lines = encode_extension(words)
         self.extension_bytes += len(lines)
         self.log.append(lines)
+
+    def log_is_written(self) -> None:
+        """Begin the list of logged commands again: all of it is in the log."""
+        for observer in self.observers:
+            observer.logged(self.log)
+        self.log.clear()
+        self.extension_bytes = 0
 
     def log_later(self, changed: Unlogged) -> None:
         """Have `changed` log its rest when the command ends, or before another object changes."""

@@ -1,7 +1,7 @@
 """Commands on whole keys: delete, look, rename, copy, move, flush.
 
-Every key is a stream, so TYPE knows one type.  Nothing here looks inside a stream, and nothing but COPY costs more for
-a long stream than for a short one.  Deadlines are in expiry.py, the commands that list keys in scan.py.
+Every key is a stream, so TYPE knows one type.  Nothing here looks inside a stream, and nothing but COPY takes longer
+for a long stream than for a short one.  Deadlines are in expiry.py, the commands that list keys in scan.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
+from riverbed.store.databases.copying import CopyInTheMaking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
+    from riverbed.store.databases.database import Database
     from riverbed.store.streams.stream import Stream
 
 SAME_OBJECT: Final = "ERR source and destination objects are the same"
@@ -32,6 +34,8 @@ INVALID_SECOND_DB: Final = "ERR invalid second DB index"
 
 TYPE_NAME: Final = "stream"
 
+# A copy of a stream that changes all the time is made in one turn at last: it would never be done.
+COPY_ATTEMPTS: Final = 4
 # One to two milliseconds: 2 us each.
 _KEYS_A_SLICE: Final = 500
 
@@ -163,8 +167,14 @@ def _existing(request: Request, key: bytes) -> Stream:
     since="6.2.0",
     summary="Copies the value of a key to a new key.",
 )
-def copy(request: Request) -> int:
+def copy(request: Request) -> Reply:
     """COPY source destination [DB destination-db] [REPLACE] -> 1, or 0 when there is no source or a destination."""
+    _parse_copy(request)
+    return in_slices(request, _copy)
+
+
+def _parse_copy(request: Request) -> tuple[bytes, Database, bytes, bool]:
+    """-> (source, the destination's database and key, whether it is replaced)"""
     args = Args(request.argv)
     key, new_key = args.take(), args.take()
     target = request.db
@@ -179,16 +189,36 @@ def copy(request: Request) -> int:
             raise CommandError(errors.SYNTAX)
     if target is request.db and key == new_key:
         raise CommandError(SAME_OBJECT)
-    stream = request.db.stream(key, request.now_ms)
-    if stream is None:
-        return 0
-    if target.stream(new_key, request.now_ms) is not None and not replace:
-        return 0
-    for group in request.db.groups(stream):
-        if group.policy.dead_letter is not None:  # a right to read the source is none to have entries moved there
-            require_writing(request, group.policy.dead_letter)
-    request.db.copy(stream, target, new_key)
-    return 1
+    return key, target, new_key, replace
+
+
+def _copy(request: Request) -> Work:
+    """Copy in slices.  When the source changes, but for new entries, begin again, and the last time in one turn."""
+    key, target, new_key, replace = _parse_copy(request)
+
+    def may_copy() -> bool:
+        is_there = request.db.stream(key, request.now_ms) is not None
+        return is_there and (replace or target.stream(new_key, request.now_ms) is None)
+
+    for attempt in range(1, COPY_ATTEMPTS + 1):
+        stream = request.db.stream(key, request.now_ms)
+        if stream is None or not may_copy():
+            return 0
+        rows = CopyInTheMaking(request.db, stream)
+        try:
+            for _ in rows.fill():
+                if attempt < COPY_ATTEMPTS:
+                    yield
+            if not rows.is_stale:
+                for dead_letter in rows.dead_letters:  # a right to read the source is none to have entries moved there
+                    require_writing(request, dead_letter)
+                if not may_copy():
+                    return 0
+                request.db.finish_copy(rows, target, new_key)
+                return 1
+        finally:
+            rows.close()
+    raise AssertionError("a copy that is made in one turn has met a change of its source")
 
 
 @command("MOVE key db", Flag.WRITE | Flag.FAST, summary="Moves a key to another database.")
