@@ -18,7 +18,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from riverbed.store.format import streams
 from riverbed.store.format.entries import bare_row
@@ -41,9 +41,10 @@ from riverbed.store.tables.ranges import seek
 from riverbed.store.wire import seal
 
 if TYPE_CHECKING:
-    from riverbed.store.databases.database import Database
     from riverbed.store.groups.group import Group
+    from riverbed.store.groups.groups import Groups
     from riverbed.store.streams.stream import Stream
+    from riverbed.store.tables.transaction import Transaction
 
 # Rows of a slice, about 1 us each; the rows of a run of pending entries count as these.
 SLICE_ROWS = 500
@@ -56,10 +57,20 @@ _EXTENSION: Final = re.compile(b"(?:%b|%b)([^\r]*)\r\n" % (re.escape(EXTENSION_S
 _ALL_KEYS: Final = (bulk(b"FLUSHDB"), bulk(b"SWAPDB"))
 
 
+class Source(Protocol):
+    """The database of the source."""
+
+    txn: Transaction
+
+    def stream(self, key: bytes, now_ms: int) -> Stream | None: ...
+
+    def groups(self, stream: Stream) -> Groups: ...
+
+
 class CopyInTheMaking:
     """The rows of a copy of one stream.  Whoever makes it calls `close`, also after `Database.finish_copy`."""
 
-    def __init__(self, db: Database, stream: Stream) -> None:
+    def __init__(self, db: Source, stream: Stream) -> None:
         self.source_key = stream.key
         self._db = db
         self._txn = txn = db.txn
