@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.parallel import ONE_BY_ONE, TOGETHER, share_of
+from tests.support.parallel import ONE_BY_ONE, SHARING, TOGETHER, share_of
 from tests.support.servers import ROOT
 
 
@@ -16,6 +16,12 @@ def test_a_file_stays_together_and_so_does_all_of_spark() -> None:
 
 def test_tests_of_the_whole_are_shared_out_one_by_one() -> None:
     assert share_of(f"{ONE_BY_ONE}test_crash.py::test_one[1]") != share_of(f"{ONE_BY_ONE}test_crash.py::test_one[2]")
+
+
+@pytest.mark.parametrize("file", sorted(SHARING))
+def test_tests_of_the_whole_that_share_something_costly_stay_together(file: str) -> None:
+    assert (ROOT / file).exists()
+    assert share_of(f"{file}::test_one") == share_of(f"{file}::test_two[a::b]") == file
 
 
 @pytest.mark.parametrize("folder", [ONE_BY_ONE, TOGETHER])

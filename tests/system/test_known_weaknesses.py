@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import StartRiverbed
+from tests.conftest import StartRiverbed, broken_invariants
 from tests.support.raw import RawClient, parse
 from tests.support.servers import RiverbedServer
 from tests.support.waiting import until
@@ -27,10 +27,22 @@ NO_KEY = b"-NOPERM this user has no permissions to access one of the keys used a
 SIZES = [number + step for number in (1 << 31, 1 << 32, 1 << 63, 1 << 64) for step in (-1, 0, 1)]
 
 
+@pytest.fixture(scope="module")
+def riverbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiverbedServer]:
+    """A server for all of these tests: a weakness would end it, or keep it from answering the next one."""
+    place = tmp_path_factory.mktemp("riverbed")
+    with RiverbedServer(place, tmp_path_factory.mktemp("logs")) as server:
+        yield server
+        server.stop()
+    assert broken_invariants(place) == []
+
+
 @pytest.fixture
 def client(riverbed: RiverbedServer) -> Iterator[RawClient]:
     with riverbed.client() as client:
         for line in (
+            "FLUSHALL",
+            "ACL DELUSER u",
             "XADD s 1-1 f v",
             "XADD s 2-1 f v",
             "XGROUP CREATE s g 0",
