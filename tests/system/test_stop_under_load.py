@@ -26,7 +26,7 @@ CLIENTS = 12
 ROUNDS = 3  # of each way
 FEWEST, MOST = 20, 2_000
 MAX_FLOODED = 20_000  # entries
-LONG_BYTES = 2_000
+LONG_BYTES = 16_000  # few entries for many bytes: they are read back one by one
 # More than the kernel holds for a replica that does not read: the rest is still with the primary.
 LAG_BYTES = 24 << 20
 LAG_S = 0.3
@@ -87,7 +87,7 @@ def stop_and_promote(primary: RiverbedServer, replica: Server, ways: tuple[str, 
             flooders.until_acknowledged(writers, chance.randint(1, MAX_FLOODED))
         else:
             os.kill(replica.pid, signal.SIGSTOP)
-            writers = flooders.start(primary, clients, depth, LONG_BYTES, prefix)
+            writers = flooders.start(primary, clients, depth // 8, LONG_BYTES, prefix)
             flooders.until_acknowledged(writers, LAG_BYTES // LONG_BYTES)
             threading.Timer(LAG_S, os.kill, (replica.pid, signal.SIGCONT)).start()
         end(primary, way)
