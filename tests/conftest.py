@@ -1,7 +1,8 @@
 """Fixtures: servers on temporary directories, checked for broken invariants when a test is done with them.
 
-Some tests mount file systems, which takes root.  Anybody else sees them counted as deselected, with a line at
-the end of the run that says so.
+Some tests mount file systems, which takes root.  Other users see them counted as deselected, with a line at the end of
+the run that says so.  Tests that `make test` has run in the interpreted form, and that run nothing of the compiled one,
+are deselected there.
 """
 
 from __future__ import annotations
@@ -56,15 +57,20 @@ MARKED_FOLDERS = {TESTS / "system": "slow", TESTS / "tools" / "spark": "spark"}
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def is_compiled() -> bool:
     from riverbed.server.version import IS_COMPILED
 
-    form = "compiled" if IS_COMPILED else "interpreted"
+    return IS_COMPILED
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    form = "compiled" if is_compiled() else "interpreted"
     if form != (wanted := os.environ.get("RIVERBED_FORM", "interpreted")):
         raise pytest.UsageError(f"Riverbed is {form} here, and the tests are to be of the {wanted} form")
-    config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for anybody else")
+    config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for other users")
     config.addinivalue_line("markers", "slow: takes more than about a second; every test of tests/system has it")
     config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")
+    config.addinivalue_line("markers", "once: runs nothing of the form under test; left out for the compiled one")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,9 +94,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(mark)
     if hasattr(config, "workerinput"):  # in a worker of xdist
         items.sort(key=lambda item: (not item.get_closest_marker("spark"), not item.get_closest_marker("slow")))
-    if os.geteuid() == 0:
-        return
-    left_out = [item for item in items if item.get_closest_marker("needs_root")]
+    marks = [mark for mark, is_asked in (("needs_root", os.geteuid() != 0), ("once", is_compiled())) if is_asked]
+    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

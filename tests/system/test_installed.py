@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import tarfile
 import tomllib
 import zipfile
@@ -18,7 +17,6 @@ from pathlib import Path
 import pytest
 import redis
 
-from riverbed.server.version import IS_COMPILED
 from tests.conftest import broken_invariants
 from tests.support.installation import (
     FOLDERS,
@@ -32,6 +30,8 @@ from tests.support.installation import (
 from tests.support.replicas import follow, syncs, until_level
 from tests.support.servers import ROOT, RiverbedServer
 from tests.support.waiting import rewritten
+
+pytestmark = pytest.mark.once  # each installs a wheel that it builds
 
 TRACE = "imported"
 FOREIGN = [
@@ -260,9 +260,7 @@ def test_an_installation_without_a_compiler_has_the_reference(foreign: Path, tmp
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with a wheel in it whose hot modules are compiled: that of these tests, when it is such a one."""
-    if IS_COMPILED:
-        return Environment(Path(sys.prefix))
+    """An environment with a wheel in it whose hot modules are compiled."""
     directory = tmp_path_factory.mktemp("compiled")
     built = build_wheel(copy_source(directory / "source"), directory, RIVERBED_COMPILE="1")
     assert "-abi3-" not in built.name, "for one version of Python alone"

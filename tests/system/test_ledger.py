@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.faults.ledger import Account, Add, Contents, Delete, Fate, Ledger, Sight, TrimBelow
 
+pytestmark = pytest.mark.once
+
 ONE, TWO, THREE = (1, 0), (2, 0), (3, 0)
 
 

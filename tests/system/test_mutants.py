@@ -14,6 +14,8 @@ import pytest
 from tests.support.mutants import PATCHES, Finding, Mutant, find, mutants, part_of
 from tests.support.servers import ROOT
 
+pytestmark = pytest.mark.once  # bugs are planted into a copy of the sources, which is never compiled
+
 ALL = mutants()
 TRIED_AT_ONCE = 2
 # A quiet machine takes a few seconds for most of them; tests that run beside this one take the rest.

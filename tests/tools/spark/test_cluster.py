@@ -7,6 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support.in_process import HandClock, Product
@@ -14,6 +15,8 @@ from tests.support.installation import Environment
 from tests.support.servers import RiverbedServer
 from tests.tools.spark.cluster import Cluster
 from tests.tools.spark.stores import freeze
+
+pytestmark = pytest.mark.once  # Spark runs a wheel that is built here
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 
