@@ -10,6 +10,7 @@
     seal, unseal          rows of entries with their checksum behind them, and without
     packed_id             an ID as text -> its bytes in keys
     find_id               where an ID is among others
+    find_values, gather   rows of entries -> where their values are; pieces of a buffer -> a column of Arrow
     show_pending          rows of pending entries -> what XPENDING answers
     open_run              such a row -> its owner, time, count and IDs
     change_runs           rows of pending entries, and which entries change -> the rows in their place
@@ -43,6 +44,8 @@ __all__ = [
     "count_of",
     "expand_one",
     "find_id",
+    "find_values",
+    "gather",
     "load",
     "load_xadds",
     "log_entries",
@@ -82,6 +85,8 @@ if TYPE_CHECKING or IS_NATIVE:
         change_runs,
         expand_one,
         find_id,
+        find_values,
+        gather,
         load,
         load_xadds,
         log_entries,
@@ -106,6 +111,8 @@ else:
         change_runs,
         expand_one,
         find_id,
+        find_values,
+        gather,
         load,
         load_xadds,
         log_entries,

@@ -10,7 +10,9 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
+from array import array
 from importlib.machinery import ExtensionFileLoader
+from itertools import accumulate
 from types import ModuleType
 from typing import Any, Final
 
@@ -208,6 +210,59 @@ def compare_rows(native: ModuleType, rng: random.Random) -> None:
     compare_seals(native, rows)
 
 
+def compare_places(native: ModuleType, rng: random.Random) -> None:
+    """The same for finding values in rows of one buffer, and for gathering them."""
+    heads = [
+        rng.choice([b"", b"$", b"*2\r\n$1\r\nf\r\n$", b"\r\n$40\r\n" + b"n" * 40]) for _ in range(rng.randrange(4))
+    ]
+    tail = rng.choice([b"", b"\r\n"])
+    rows = []
+    for _ in range(rng.randrange(5)):
+        values = [rng.choice([b"", b"v" * 7, b"8" * 8, b"\xc3\xa9" * 5, b"x" * 300]) for _ in heads]
+        lengths = [
+            rng.choice([b"%d", b"%d", b"%04d", b"%012d", b"-%d"]) % (len(value) + (rng.random() < 0.1))
+            for value in values
+        ]
+        words = zip(heads, lengths, values, strict=True)
+        rows.append(b"".join(b"%b%b\r\n%b" % each for each in words) + tail + b"?" * (rng.random() < 0.1))
+        if rng.random() < 0.2 and rows[-1]:
+            at = rng.randrange(len(rows[-1]))
+            rows[-1] = rows[-1][:at] + bytes([rng.choice(b"0129$\r\n\0")]) * rng.randrange(2) + rows[-1][at + 1 :]
+    buffer = b"".join(rows)
+    ends = list(accumulate(map(len, rows)))
+    starts = [end - len(row) for row, end in zip(rows, ends, strict=True)]
+    if rows and rng.random() < 0.2:
+        rng.choice([starts, ends])[rng.randrange(len(rows))] = rng.choice(
+            [-1, 0, len(buffer), len(buffer) + 1, -(1 << 63), (1 << 63) - 1]
+        )
+    spans = array("q", starts), array("q", ends[: rng.choice([len(ends)] * 9 + [1])])
+
+    def found_by(module: Any) -> Any:
+        places, found = (
+            array("q", bytes(16 * len(heads) * len(rows))),
+            bytearray(len(rows) + (rng_again.random() < 0.05)),
+        )
+        count = outcome(module.find_values, buffer, *spans, heads, tail, places, found)
+        return count, bytes(found), [places[at] for at in range(len(places)) if found[at % len(rows)] == 1]
+
+    def gathered_by(module: Any) -> Any:
+        size = (
+            max(0, sum(end - start for start, end in zip(*spans, strict=False)))
+            if max(map(abs, [*starts, *ends]), default=0) < 1 << 40
+            else 9
+        )
+        offsets, pieces = bytearray(4 * (len(rows) + 1)), bytearray(size + (rng_again.random() < 0.05))
+        is_ascii = outcome(module.gather, buffer, *spans, offsets, pieces)
+        return (is_ascii, bytes(offsets), bytes(pieces)) if isinstance(is_ascii, bool) else is_ascii
+
+    seed = rng.random()
+    for look in (found_by, gathered_by):
+        rng_again = random.Random(seed)
+        of_native = look(native)
+        rng_again = random.Random(seed)
+        assert of_native == look(reference), (buffer, spans, heads, tail)
+
+
 def compare_seals(native: ModuleType, rows: list[tuple[bytes, bytes]]) -> None:
     """The same for taking the seals off; lists are changed in their place, and so are rows that only a list has."""
 
@@ -402,6 +457,7 @@ def main(path: str, rounds: int) -> None:
         compare_pending(native, rng)
         compare_ids(native, rng)
         compare_rows(native, rng)
+        compare_places(native, rng)
     run_out_of_memory(native)
 
 

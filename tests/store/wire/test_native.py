@@ -32,6 +32,7 @@ from tests.support.wire_fuzz import (
     compare_changes,
     compare_ids,
     compare_pending,
+    compare_places,
     compare_rows,
     compare_runs,
     random_chunk,
@@ -69,6 +70,12 @@ def test_ids_are_packed_alike(native: ModuleType) -> None:
     for _ in range(20_000):
         compare_ids(native, rng)
         compare_rows(native, rng)
+
+
+def test_values_are_found_and_gathered_alike(native: ModuleType) -> None:
+    rng = random.Random(17)
+    for _ in range(20_000):
+        compare_places(native, rng)
 
 
 def test_pending_entries_are_shown_alike(native: ModuleType) -> None:
@@ -161,6 +168,7 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
                 native.parse(kind, chunk)
             compare_rows(native, again)
             compare_changes(native, again)
+            compare_places(native, again)
 
     work()
     counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail]))
@@ -235,6 +243,13 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
             OverflowError,
         ),
         ("change_runs", (bytes(8), [RUN], [bytes(16)], {bytes(16): None}, 1), TypeError),
+        ("find_values", (b"", b"", b"", (), b"", bytearray(), bytearray()), TypeError),
+        ("find_values", (b"", b"", b"", [1], b"", bytearray(), bytearray()), TypeError),
+        ("find_values", (b"", bytes(8), bytes(8), [b"$"], b"", bytearray(8), bytearray(1)), ValueError),
+        ("find_values", (b"", bytes(8), bytes(8), [b"$"], b"", bytes(16), bytearray(1)), BufferError),
+        ("gather", (b"", bytes(8), bytes(16), bytearray(8), bytearray()), ValueError),
+        ("gather", (b"", bytes(8), bytes(8), bytearray(4), bytearray()), ValueError),
+        ("gather", (b"", bytes(8), bytes(8), bytes(8), bytearray()), BufferError),
     ],
 )
 def test_wrong_arguments_are_refused(
