@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from riverbed.store.wire import IS_NATIVE, find_values, gather
 from riverbed.tools.columns.lengths import (
     LONGEST_LENGTH,
     ONE_BYTE,
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 # Offsets of Arrow's binary arrays have 32 bits.
 MAX_BYTES: Final = (1 << 31) - 64
 _MAX_SHAPES: Final = 16
+# Rows with longer values are parsed one by one.
+_MOST_DIGITS: Final = 9 if IS_NATIVE else LONGEST_LENGTH
 # Reads of the eight bytes before a row's first bytes, or from its last byte on, must stay inside the buffer.
 MARGIN: Final = 24
 _DOLLAR: Final = np.uint64(ord("$"))
@@ -103,7 +106,8 @@ class EntryBatch:
         self._starts = starts
         self._ends = ends
         self._numbers = ids
-        self._columns: dict[bytes, pa.BinaryArray] = {}
+        self._columns: dict[bytes, tuple[pa.BinaryArray, bool]] = {}
+        self._texts: dict[bytes, pa.StringArray | None] = {}
         # The eight bytes from each byte of the buffer on, aligned or not.
         self._words: Words = np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
         if len(buffer) > MAX_BYTES:
@@ -155,15 +159,34 @@ class EntryBatch:
 
     def column(self, name: bytes) -> pa.BinaryArray:
         """The value of one field in every row: the last of several, null in rows without the field."""
+        return self._column(name)[0]
+
+    def texts(self, name: bytes) -> pa.StringArray | None:
+        """The same as text; None when a value is no UTF-8."""
+        if name not in self._texts:
+            values, is_ascii = self._column(name)
+            try:
+                self._texts[name] = values.view(pa.string()) if is_ascii else values.cast(pa.string())
+            except pa.ArrowInvalid:
+                self._texts[name] = None
+        return self._texts[name]
+
+    def _column(self, name: bytes) -> tuple[pa.BinaryArray, bool]:
+        """-> the values, and whether they are known to be ASCII"""
         if name not in self._columns:
-            self._columns[name] = self._column(name)
+            starts, ends, missing = self._places_of(name)
+            if IS_NATIVE and self.count:
+                self._columns[name] = self._gathered(starts, ends, missing)
+            else:
+                self._columns[name] = self._binary(starts, ends, self._order, missing), False
         return self._columns[name]
 
-    def _column(self, name: bytes) -> pa.BinaryArray:
+    def _places_of(self, name: bytes) -> tuple[Positions, Positions, NDArray[np.bool_] | None]:
+        """Where the value of a field begins and ends in every row, and the rows without the field."""
         if len(self._shapes) == 1 and not self._odd_rows:
             k = self._shapes[0].last_of(name)
             if k is not None:
-                return self._binary(self._shapes[0].value_starts[k], self._shapes[0].value_ends[k], self._order)
+                return self._shapes[0].value_starts[k], self._shapes[0].value_ends[k], None
         starts, ends = self._starts.copy(), self._starts.copy()
         found = np.zeros(self.count, dtype=np.bool_)
         for shape in self._shapes:
@@ -175,7 +198,7 @@ class EntryBatch:
             for name_start, name_end, value_start, value_end in items:
                 if self._bytes(name_start, name_end) == name:
                     starts[row], ends[row], found[row] = value_start, value_end, True
-        return self._binary(starts, ends, self._order, None if found.all() else ~found)
+        return starts, ends, None if found.all() else ~found
 
     def items(self, *, unique: bool) -> Items:
         """All fields of all rows; if `unique`, only the last of an entry's fields with the same name."""
@@ -230,7 +253,9 @@ class EntryBatch:
 
     @cached_property
     def _order(self) -> Positions | None:
-        """The row numbers in the order of the buffer; None when the rows are in that order already."""
+        """The row numbers in the order of the buffer; None when they are in that order, or `gather` takes any."""
+        if IS_NATIVE:
+            return None
         rises = self._starts[1:] > self._starts[:-1]
         if rises.all():
             return None
@@ -254,6 +279,8 @@ class EntryBatch:
         count = len(starts)
         if not count:
             return pa.array([], type=pa.binary())
+        if IS_NATIVE:
+            return self._gathered(starts, ends, missing)[0]
         length = int(ends[0] - starts[0])
         if missing is None and 0 < length <= _LONGEST_EQUAL and (ends - starts == length).all():
             return self._equally_long(starts, length)
@@ -269,6 +296,20 @@ class EntryBatch:
             pa.binary(), 2 * count - 1, [None, pa.py_buffer(gaps), pa.py_buffer(self._buffer)]
         )
         return array.take(pa.array(wanted, mask=missing))
+
+    def _gathered(
+        self, starts: Positions, ends: Positions, missing: NDArray[np.bool_] | None = None
+    ) -> tuple[pa.BinaryArray, bool]:
+        """As `_binary`, of places in any order; and whether all of it is ASCII."""
+        starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
+        offsets, pieces = (
+            np.empty(len(starts) + 1, dtype=np.int32),
+            np.empty(int((ends - starts).sum()), dtype=np.uint8),
+        )
+        is_ascii = gather(self._buffer, starts, ends, offsets, pieces)
+        there = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+        buffers = [there, pa.py_buffer(offsets), pa.py_buffer(pieces)]
+        return pa.Array.from_buffers(pa.binary(), len(starts), buffers), is_ascii
 
     def _equally_long(self, starts: Positions, length: int) -> pa.BinaryArray:
         pieces = np.ndarray((len(self._buffer) - length + 1,), dtype=f"V{length}", buffer=self._buffer, strides=(1,))
@@ -362,7 +403,7 @@ class EntryBatch:
         while len(left) and len(shapes) < _MAX_SHAPES and len(odd) <= self.count >> 3:
             first = int(left[0])
             items = self._parse_row(first, int(heads[first]))
-            if any(len(str(end - start)) > LONGEST_LENGTH for _, _, start, end in items):
+            if any(len(str(end - start)) > _MOST_DIGITS for _, _, start, end in items):
                 odd.append(first)
                 left = left[1:]
                 continue
@@ -388,6 +429,8 @@ class EntryBatch:
     def _match(self, rows: Positions, at: Positions, names: tuple[bytes, ...]) -> tuple[_Shape, NDArray[np.bool_]]:
         """Which of `rows`, whose fields begin at `at`, have exactly these names; and where names and values are."""
         ends = self._ends if len(rows) == self.count else self._ends[rows]
+        if IS_NATIVE:
+            return self._found(rows, at, ends, names)
         is_same = np.ones(len(rows), dtype=np.bool_)
         name_starts, value_starts, value_ends = [], [], []
         before = b"*%d\r\n" % (2 * len(names))
@@ -411,6 +454,24 @@ class EntryBatch:
             return _Shape(rows, names, name_starts, value_starts, value_ends), is_same
         kept = ([places[is_same] for places in each] for each in (name_starts, value_starts, value_ends))
         return _Shape(rows[is_same], names, *kept), is_same
+
+    def _found(
+        self, rows: Positions, at: Positions, ends: Positions, names: tuple[bytes, ...]
+    ) -> tuple[_Shape, NDArray[np.bool_]]:
+        """As `_match`."""
+        announced = [b"\r\n$%d\r\n" % len(name) for name in names]
+        if names:
+            announced[0] = b"*%d%b" % (2 * len(names), announced[0])
+        heads = [b"%b%b\r\n$" % each for each in zip(announced, names, strict=True)]
+        places = np.empty((len(names), 2, len(rows)), dtype=np.int64)
+        found = np.zeros(len(rows), dtype=np.bool_)
+        tail = b"\r\n" if heads else b"*0\r\n"
+        at, ends = np.ascontiguousarray(at), np.ascontiguousarray(ends)
+        if find_values(self._buffer, at, ends, heads, tail, places, found) < len(rows):
+            rows, at, places = rows[found], at[found], places[:, :, found]
+        value_starts, value_ends = list(places[:, 0]), list(places[:, 1])
+        name_starts = [before + len(head) for before, head in zip([at, *value_ends], announced, strict=False)]
+        return _Shape(rows, names, name_starts, value_starts, value_ends), found
 
     def _parse_row(self, row: int, at: int) -> list[Item]:
         """Parse one row alone, with lengths of any size."""

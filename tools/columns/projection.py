@@ -54,7 +54,8 @@ class Projection:
                 return fields_map(rows)
             case "_rest":
                 return fields_map(rows, without=[name.encode() for name in self._casts])
-        return self._casts[name](rows.column(name.encode()))
+        texts = rows.texts(name.encode()) if self.schema.field(name).type == pa.string() else None
+        return self._casts[name](rows.column(name.encode())) if texts is None else texts
 
 
 def field_types(
@@ -76,7 +77,7 @@ def field_types(
                 found[text] = pa.string()
                 folded.add(text.casefold())
         for text, kind in found.items():
-            if kind == pa.string() and not _is_text(rows.column(text.encode())):
+            if kind == pa.string() and rows.texts(text.encode()) is None:
                 found[text] = pa.binary()
     return found
 
@@ -88,11 +89,3 @@ def column_name(name: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if not text or text.startswith("_") or not text.isprintable() else text
-
-
-def _is_text(values: pa.Array) -> bool:
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return False
-    return True

@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -238,11 +239,11 @@ class _Writer:
         name = self._name(first_id)
         hashed = hashlib.sha256()
         entries = 0
-        with ParquetFile(self._folder / name, projection.schema) as file:
+        with ParquetFile(self._folder / name, projection.schema) as file, _Beside() as beside:
             while batch is not None:
                 if list(field_types([batch], columns).items()) != list(columns.items()):
                     raise _OtherColumnsError
-                hashed.update(batch.joined())
+                beside.do(partial(_add_rows, hashed, batch))
                 entries += batch.count
                 last_id = _id_at(batch, batch.count - 1)
                 file.add(projection.batch(batch))
@@ -254,6 +255,10 @@ class _Writer:
         """By which files are in the order of their IDs, and no two of a stream are the same."""
         ms, _, seq = id_text(first_id).decode().partition("-")
         return f"{self._place}/{ms:>020}-{seq:>020}.parquet"
+
+
+def _add_rows(hashed: hashlib._Hash, rows: EntryBatch) -> None:
+    hashed.update(rows.joined())
 
 
 def all_columns(fields: dict[str, pa.DataType]) -> dict[str, pa.DataType]:
@@ -287,8 +292,7 @@ class ParquetFile:
         fields += [f"{REST}.key_value.{part}" for part in ("key", "value")]
         deltas = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in ("_ms", "_seq")}
         self._writer = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=fields, column_encoding=deltas)
-        self._thread = ThreadPoolExecutor(1)
-        self._under_way: Future[None] | None = None
+        self._beside = _Beside()
         self._waiting: list[pa.RecordBatch] = []
 
     def __enter__(self) -> ParquetFile:
@@ -296,11 +300,10 @@ class ParquetFile:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None:
-                self._write(pa.Table.from_batches(self._waiting, self._writer.schema))
-                self._wait()
+            with self._beside:
+                if kind is None:
+                    self._write(pa.Table.from_batches(self._waiting, self._writer.schema))
         finally:
-            self._thread.shutdown()
             self._writer.close()
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -312,12 +315,31 @@ class ParquetFile:
             self._waiting = table.slice(whole).to_batches()
 
     def _write(self, rows: pa.Table) -> None:
-        self._wait()
         if rows.num_rows:
-            self._under_way = self._thread.submit(self._writer.write_table, rows, row_group_size=_ROW_GROUP)
+            self._beside.do(lambda: self._writer.write_table(rows, row_group_size=_ROW_GROUP))
+
+
+class _Beside:
+    """Does one thing after the other in a thread, at most one of them behind: what it works on takes memory."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._under_way: Future[object] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._thread:
+            if kind is None:
+                self._wait()
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Raises what the work before has raised."""
+        self._wait()
+        self._under_way = self._thread.submit(work)
 
     def _wait(self) -> None:
-        """Raise what the thread has raised.  It has no more than one table at a time, which bounds the memory."""
         if self._under_way is not None:
             self._under_way.result()
             self._under_way = None
