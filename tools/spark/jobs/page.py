@@ -154,7 +154,10 @@ def _table(table: Table) -> Iterator[str]:
         titles = (f'<th class="{column.kind}">{escape(column.title)}</th>' for column in table.columns)
         yield f'<div class="table"><table><thead><tr>{"".join(titles)}</tr></thead><tbody>'
         for row in table.rows:
-            cells = (f'<td class="{column.kind}">{escape(column.show(row))}</td>' for column in table.columns)
+            cells = (
+                f'<td class="{column.kind}" data-title="{escape(column.title)}">{escape(column.show(row))}</td>'
+                for column in table.columns
+            )
             yield f"<tr>{''.join(cells)}</tr>"
         yield "</tbody></table></div>"
     yield f'<p class="more">{escape(table.more)}</p>'
@@ -271,6 +274,23 @@ td.name, td.id, td.command, td.payload { font-family: ui-monospace, "SF Mono", M
 td.name { overflow-wrap: anywhere; min-width: 7rem; }
 td.id { white-space: pre; }
 .more { font-size: .85rem; }
+/* Where a table does not fit, each row is a list of its titles and cells. */
+@media (max-width: 44rem) {
+  body { padding: 1rem .8rem 3rem; }
+  .cards { grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); gap: .5rem; }
+  .card { padding: .5rem .7rem; }
+  figure { padding: .7rem; }
+  .bars { grid-template-columns: 1fr max-content; gap: .1rem .6rem; }
+  .bars > :nth-child(3n+1) { grid-column: 1 / -1; max-width: none; white-space: normal; overflow-wrap: anywhere; }
+  thead { display: none; }
+  tr { display: block; padding: .5rem .7rem; border-top: 1px solid var(--line); }
+  tbody tr:first-child { border-top: 0; }
+  td { display: grid; grid-template-columns: 7.5rem minmax(0, 1fr); gap: .6rem; border: 0; padding: .12rem 0; }
+  td.number { text-align: left; white-space: normal; }
+  td.name, td.command, td.payload { min-width: 0; }
+  td.id { white-space: pre-wrap; overflow-wrap: anywhere; }
+  td::before { content: attr(data-title); color: var(--dim); font-family: system-ui, sans-serif; }
+}
 </style>
 </head>
 <body>
