@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = (1 << 31) - 64
 _MAX_SHAPES: Final = 16
 # Rows with longer values are parsed one by one.
-_MOST_DIGITS: Final = 9 if IS_NATIVE else LONGEST_LENGTH
+_MAX_DIGITS: Final = 9 if IS_NATIVE else LONGEST_LENGTH
 # Reads of the eight bytes before a row's first bytes, or from its last byte on, must stay inside the buffer.
 MARGIN: Final = 24
 _DOLLAR: Final = np.uint64(ord("$"))
@@ -403,7 +403,7 @@ class EntryBatch:
         while len(left) and len(shapes) < _MAX_SHAPES and len(odd) <= self.count >> 3:
             first = int(left[0])
             items = self._parse_row(first, int(heads[first]))
-            if any(len(str(end - start)) > _MOST_DIGITS for _, _, start, end in items):
+            if any(len(str(end - start)) > _MAX_DIGITS for _, _, start, end in items):
                 odd.append(first)
                 left = left[1:]
                 continue

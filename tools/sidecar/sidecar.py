@@ -24,6 +24,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import read_file
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.ids import id_text
@@ -45,7 +46,7 @@ from riverbed.tools.columns.groups import (
     pending_batches,
 )
 from riverbed.tools.columns.streams import Range, StreamHere
-from riverbed.tools.sidecar.segments import ParquetFile, StreamFiles, synced_digest, write_stream
+from riverbed.tools.sidecar.segments import ParquetFile, Segment, StreamFiles, synced_digest, write_stream
 
 VERSION: Final = 2
 _FORMAT: Final = "riverbed-columns"
@@ -222,6 +223,23 @@ def _identity(snapshot: Snapshot) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+def open_columns(snapshot: Snapshot, folder: Path | None = None) -> dict[int, StreamFiles]:
+    """The files of each stream with entries, by its number, which are not compared with anything yet.
+
+    Raises as `stream_columns`.
+    """
+    folder, values = _opened(snapshot, folder)
+    with _explained(folder):
+        return {int(stream["stream_no"]): StreamFiles.decode(folder, stream) for stream in values["streams"]}
+    raise AssertionError(folder)
+
+
+def verify_segment(files: StreamFiles, segment: Segment) -> None:
+    """Compare a file with its checksum.  Raises ColumnsError."""
+    with _explained(files.folder):
+        verify_file(files.folder / segment.name, segment.digest)
+
+
 def stream_columns(snapshot: Snapshot, db: int, key: bytes, folder: Path | None = None) -> StreamColumns:
     """The files of one stream, compared with their checksums.  `folder` None: those in the snapshot itself.
 
@@ -269,11 +287,10 @@ def _explained(folder: Path) -> Iterator[None]:
 
 def _manifest(snapshot: Snapshot, path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_MANIFEST_BYTES + 1)
+        data = read_file(path, _MAX_MANIFEST_BYTES + 1)
     except FileNotFoundError:
         raise ColumnsError(f"{path.parent} has no columns of {snapshot.path}: its manifest is missing") from None
-    except OSError as error:
+    except (StoreError, OSError) as error:
         raise ColumnsError(f"cannot read {path}: {error}") from error
     guard = _GUARD.search(data)
     if guard is None or int(guard[1], 16) != crc32c(data[: guard.start()]):

@@ -5,28 +5,20 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-import lmdb
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from riverbed.store.errors import StoreError
-from riverbed.store.snapshot.reader import Snapshot, open_snapshot
+from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.columns.projection import METADATA, REST
 from riverbed.tools.sidecar.segments import all_columns
-from riverbed.tools.sidecar.sidecar import (
-    VERSION,
-    ColumnsError,
-    NoColumnsError,
-    StreamColumns,
-    fill_columns,
-    stream_columns,
-)
+from riverbed.tools.sidecar.sidecar import ColumnsError, StreamColumns, stream_columns
 from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import CACHE_BYTES, names_text
+from riverbed.tools.spark.reading.over_columns import columns_folder
 
 
 def read_columns(
@@ -53,28 +45,13 @@ def read_columns(
     key = stream.encode() if isinstance(stream, str) else stream
     try:
         cache = None if cache_directory is None else Cache(str(cache_directory), cache_bytes)
-        columns = _columns(open_snapshot(path), db, key, cache)
+        found = open_snapshot(path)
+        columns = stream_columns(found, db, key, columns_folder(found, cache))
         # With a schema, Spark need not ask a file for it, in a job.  As a URI, since Spark takes a path for a glob.
         return spark.read.schema(_schema(columns)).parquet(columns.folder.as_uri())
     except ColumnsError as error:
         warnings.warn(f"{error}; reading the tables", stacklevel=2)
     return _over_tables(spark, path, key, db)
-
-
-def _columns(snapshot: Snapshot, db: int, key: bytes, cache: Cache | None) -> StreamColumns:
-    """The columns of a stream, from the snapshot or else from the cache.  Raises ColumnsError."""
-    try:
-        return stream_columns(snapshot, db, key)
-    except NoColumnsError:
-        if cache is None:
-            raise
-    # All that the manifest says, so that no two snapshots share an entry.
-    identity = f"columns {VERSION} {snapshot.manifest}"
-    try:
-        folder = cache.get(identity, lambda working: fill_columns(snapshot, working))
-    except (StoreError, OSError, lmdb.Error, ValueError) as error:
-        raise ColumnsError(f"cannot make columns of {snapshot.path} in {cache.path}: {error}") from error
-    return stream_columns(snapshot, db, key, folder)
 
 
 def _schema(columns: StreamColumns) -> StructType:
@@ -87,7 +64,12 @@ def _over_tables(spark: SparkSession, path: Path, key: bytes, db: int) -> DataFr
     fields = [name for name in kinds if name not in METADATA]
     quoted = ["`{}` {}".format(name.replace("`", "``"), kinds[name]) for name in fields]
     schema = ", ".join(["_ms bigint, _seq bigint, _id string", *quoted, "_fields map<string,binary>"])
-    read = spark.read.format("riverbed").schema(schema).option("streams", names_text([(db, key)]))
+    read = (
+        spark.read.format("riverbed")
+        .schema(schema)
+        .option("streams", names_text([(db, key)]))
+        .option("columns", "ignore")
+    )
     rest = sql.map_filter("_fields", lambda name, _: ~name.isin(fields)).alias(REST)
     columns = [sql.col("`{}`".format(name.replace("`", "``"))) for name in ("_ms", "_seq", "_id", *fields)]
     return read.load(str(path)).select(*columns, rest)

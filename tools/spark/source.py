@@ -28,16 +28,17 @@ from riverbed.store.errors import StoreError
 from riverbed.store.ids import id_text
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.tables.reader import TableReader
-from riverbed.tools.columns.streams import key_text
+from riverbed.tools.columns.streams import Range, key_text
 from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
 from riverbed.tools.spark.reading.filters import push
 from riverbed.tools.spark.reading.groups import group_batches
-from riverbed.tools.spark.reading.locations import Place, open_place, resolve
+from riverbed.tools.spark.reading.locations import Place, may_have_columns, open_place, resolve
 from riverbed.tools.spark.reading.options import ReadOptions, Table, read_options
 from riverbed.tools.spark.reading.plan import Span, plan
 from riverbed.tools.spark.reading.schemas import (
+    EntryColumns,
     default_schema,
     entry_columns,
     picked_columns,
@@ -140,6 +141,9 @@ class SnapshotReader(DataSourceReader):
             places = resolve(options)
             if options.table is Table.ENTRIES and options.starts_at_id and options.fail_on_data_loss:
                 _require_beginning(places, options)
+            if options.table is Table.ENTRIES:
+                columns = entry_columns(self.spark_schema, options)
+                places = [(_over_columns(place, snapshot, options, columns), snapshot) for place, snapshot in places]
             return plan(places, options, os.cpu_count() or 1)
         except (StoreError, OSError) as error:
             raise SourceError(f"cannot plan the read: {error}") from error
@@ -164,6 +168,19 @@ class SnapshotReader(DataSourceReader):
         if self.options.table is Table.ENTRIES:
             return entry_batches(reader, span, self.options, columns)
         return group_batches(reader, span, self.options, columns)
+
+
+def _over_columns(place: Place, snapshot: Snapshot, options: ReadOptions, columns: EntryColumns) -> Place:
+    if not may_have_columns(place, options):
+        return place
+    from riverbed.tools.spark.reading.over_columns import over_columns
+
+    wanted = (
+        (stream.stream_no, options.range_of(stream.db, stream.key).cut(Range(stream.first_id, stream.last_live_id)))
+        for stream in snapshot.streams()
+        if stream.length and options.wants(stream.db, stream.key)
+    )
+    return over_columns(place, options, columns, wanted)
 
 
 def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOptions) -> None:

@@ -108,7 +108,7 @@ def test_first_query_makes_columns_in_the_cache_once(
         made.append(folder)
         fill_columns(of, folder)
 
-    monkeypatch.setattr("riverbed.tools.spark.columns.fill_columns", watched)
+    monkeypatch.setattr("riverbed.tools.spark.reading.over_columns.fill_columns", watched)
     found = []
     for _ in range(2):
         frame = quietly(spark, snapshot, cache)
@@ -162,7 +162,7 @@ def test_columns_of_another_version_are_not_looked_for(
 ) -> None:
     snapshot, cache = taken(tmp_path), tmp_path / "cache"
     expected = row_hash(quietly(spark, snapshot, cache))
-    monkeypatch.setattr("riverbed.tools.spark.columns.VERSION", 3)
+    monkeypatch.setattr("riverbed.tools.spark.reading.over_columns.VERSION", 3)
     monkeypatch.setattr(sidecar, "VERSION", 3)
     assert row_hash(quietly(spark, snapshot, cache)) == expected
     assert len([path for path in cache.iterdir() if not path.name.startswith(".")]) == 2
@@ -178,7 +178,7 @@ def test_columns_that_cannot_be_made_leave_nothing_in_the_cache(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("riverbed.tools.spark.columns.fill_columns", full)
+        patch.setattr("riverbed.tools.spark.reading.over_columns.fill_columns", full)
         with pytest.warns(UserWarning, match="No space left on device; reading the tables") as caught:
             frame = read_columns(spark, snapshot.path, "orders", db=2, cache_directory=cache)
     assert len(caught) == 1

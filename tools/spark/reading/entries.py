@@ -7,8 +7,9 @@ for, and handles values that do not fit their column as the mode says.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,10 @@ from riverbed.tools.spark.errors import MalformedValueError
 from riverbed.tools.spark.reading.options import Mode, ReadOptions
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import EntryColumn, EntryColumns
-from riverbed.tools.spark.reading.streamwalk import fetch_span
+from riverbed.tools.spark.reading.streamwalk import fetch_span, streams_of
+
+if TYPE_CHECKING:
+    from riverbed.tools.sidecar.rows import FetchedRows
 
 # Columns that need of a row no more than its ID.
 _NOT_OF_FIELDS: Final = frozenset({"key", "key_binary", "db", "snapshot", "id", "ms", "seq", "timestamp"})
@@ -42,9 +46,30 @@ def entry_batches(
     Raises MalformedValueError in mode FAILFAST, MalformedRowError.
     """
     maker = _BatchMaker(span, options, columns)
-    only_ids = all(column.metadata in _NOT_OF_FIELDS for column in columns.columns)
-    for fetched in fetch_span(reader, span, options, streams, only_ids=only_ids):
+    for fetched in _fetch(reader, span, options, columns, streams):
         yield maker.batch(fetched)
+
+
+def _fetch(
+    reader: TableReader,
+    span: Span,
+    options: ReadOptions,
+    columns: EntryColumns,
+    streams: Iterable[StreamHere] | None,
+) -> Iterator[Fetched] | Iterator[FetchedRows]:
+    """The entries, from columns where the plan says so."""
+    if span.place.columns is not None:
+        from riverbed.tools.sidecar.sidecar import ColumnsError
+        from riverbed.tools.spark.reading.over_columns import fetch_from_columns
+
+        here = list(streams_of(reader, span, options) if streams is None else streams)
+        try:
+            return fetch_from_columns(span, options, columns, here)
+        except ColumnsError as error:  # they were whole when the query was planned
+            warnings.warn(f"{error}; reading the tables", stacklevel=2)
+            streams = here
+    only_ids = all(column.metadata in _NOT_OF_FIELDS for column in columns.columns)
+    return fetch_span(reader, span, options, streams, only_ids=only_ids)
 
 
 class _BatchMaker:
@@ -55,7 +80,7 @@ class _BatchMaker:
         self._mode = options.mode
         self._columns = columns
 
-    def batch(self, fetched: Fetched) -> pa.RecordBatch:
+    def batch(self, fetched: Fetched | FetchedRows) -> pa.RecordBatch:
         batch = fetched.batch
         malformed = np.zeros(batch.count, dtype=np.bool_)
         arrays: list[pa.Array] = []
@@ -69,28 +94,28 @@ class _BatchMaker:
                 kept = pa.array(~malformed)
                 arrays = [array.filter(kept) for array in arrays]
             elif self._columns.corrupt is not None:
+                assert isinstance(batch, EntryBatch)
                 arrays[self._columns.corrupt] = _corrupt_texts(batch, malformed)
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns.schema)
 
-    def _field(self, column: EntryColumn, fetched: Fetched, malformed: Any) -> pa.Array:
+    def _field(self, column: EntryColumn, fetched: Fetched | FetchedRows, malformed: Any) -> pa.Array:
         assert column.field is not None and column.cast is not None
+        if column.type == pa.string() and (texts := fetched.batch.texts(column.field)) is not None:
+            return texts
         values = fetched.batch.column(column.field)
         array = column.cast(values)
         if array.null_count != values.null_count:
             bad = pc.and_(pc.is_null(array), pc.is_valid(values)).to_numpy(zero_copy_only=False)
-            self._found_malformed(bad, fetched, column, malformed)
-        return array
+            if self._mode is Mode.FAILFAST:
+                number = int(np.flatnonzero(bad)[0])
+                entry_id = fetched.batch.ids().cast(pa.string())[number]
+                where = f"entry {entry_id} of stream {_whose(fetched, number).key_text}"
+                what = values.cast(pa.binary())[number].as_py()
+                raise MalformedValueError(f"{where}: {column.name} is {what[:100]!r}, which is no {column.type}")
+            malformed |= bad
+        return array.cast(column.type)
 
-    def _found_malformed(self, bad: Any, fetched: Fetched, column: EntryColumn, malformed: Any) -> None:
-        if self._mode is Mode.FAILFAST:
-            number = int(np.flatnonzero(bad)[0])
-            entry_id, words = decode_entry(fetched.batch.row(number))
-            where = f"entry {entry_id.decode()} of stream {_whose(fetched, number).key_text}"
-            what = dict(zip(words[::2], words[1::2], strict=True)).get(column.field or b"", entry_id)
-            raise MalformedValueError(f"{where}: {column.name} is {what[:100]!r}, which is no {column.type}")
-        malformed |= bad
-
-    def _metadata(self, column: EntryColumn, fetched: Fetched) -> pa.Array:
+    def _metadata(self, column: EntryColumn, fetched: Fetched | FetchedRows) -> pa.Array:
         batch, runs = fetched.batch, fetched.runs
         count = batch.count
         match column.metadata:
@@ -113,8 +138,10 @@ class _BatchMaker:
             case "corrupt":
                 return pa.nulls(count, type=pa.string())
             case "fields" | "fields_text":
+                assert isinstance(batch, EntryBatch)
                 return fields_map(batch, as_text=column.metadata == "fields_text").cast(column.type)
             case "items":
+                assert isinstance(batch, EntryBatch)
                 items = batch.items(unique=False)
                 structs = pa.StructArray.from_arrays([items.names, items.values], ["name", "value"])
                 return pa.ListArray.from_arrays(pa.array(items.offsets), structs).cast(column.type)
@@ -129,7 +156,7 @@ def _repeat(values: list[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
     return pa.array([value for value, _ in values], type=kind).take(pa.array(np.repeat(np.arange(len(counts)), counts)))
 
 
-def _whose(fetched: Fetched, number: int) -> StreamHere:
+def _whose(fetched: Fetched | FetchedRows, number: int) -> StreamHere:
     """The stream of a row."""
     for stream, count in fetched.runs:
         if number < count:

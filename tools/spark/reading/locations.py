@@ -27,7 +27,7 @@ from riverbed.server.version import VERSION
 from riverbed.store.check.pages import check_pages
 from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError
 from riverbed.store.format.meta import META_NUMBERING, META_REPLICATION
-from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
+from riverbed.store.layout import COLUMNS_DIRECTORY, DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.snapshot.reader import (
     TEMPORARY_PREFIX,
     Snapshot,
@@ -43,7 +43,7 @@ from riverbed.store.tables.reader import TableReader
 from riverbed.tools.offline.moment import time_text
 from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.cache import Cache
-from riverbed.tools.spark.reading.options import ReadOptions, Verify
+from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify
 
 _COPY_BYTES: Final = 1 << 20
 _LIVE_MAP_BYTES: Final = 1 << 40
@@ -56,7 +56,7 @@ class Place:
     """A snapshot of which every task of a query must read the same bytes.
 
     `checksum` is the CRC-32C of its data.mdb.  `uri` None: `path` is on a disk that all tasks share; otherwise it names
-    the file system in which `path` is.
+    the file system in which `path` is.  `columns`: the folder of columns to read, None for the tables.
     """
 
     name: str
@@ -66,6 +66,7 @@ class Place:
     time_ms: int
     offset: int
     is_live: bool = False  # a data directory, of which a stream reads the last checkpoint
+    columns: str | None = None  # a folder of columns in which tasks read the entries
 
     @property
     def where(self) -> str:
@@ -276,6 +277,16 @@ def _copy(filesystem: Any, source: str, target: Path) -> None:
     with filesystem.open_input_stream(source) as reader, target.open("xb") as writer:
         while data := reader.read(_COPY_BYTES):
             writer.write(data)
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def may_have_columns(place: Place, options: ReadOptions) -> bool:
+    """Whether the entries of a place may be read from columns: it has some, or they may be made."""
+    if place.is_live or place.uri is not None or options.columns is Columns.IGNORE:
+        return False
+    return options.columns is Columns.MAKE or os.path.lexists(os.path.join(place.path, COLUMNS_DIRECTORY))
 
 
 # -- in a task ---------------------------------------------------------------------------------------------------------

@@ -55,6 +55,14 @@ class Verify(enum.Enum):
     NEVER = "never"
 
 
+class Columns(enum.Enum):
+    """What is done with the columns of a snapshot."""
+
+    READ = "read"  # where there are some
+    MAKE = "make"  # in the cache, for a snapshot that has none
+    IGNORE = "ignore"
+
+
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
     """A checked set of options.  `streams` None: all of them."""
@@ -79,6 +87,7 @@ class ReadOptions:
     corrupt_column: str = "_corrupt_record"
     fail_on_data_loss: bool = True
     verify: Verify = Verify.ONCE
+    columns: Columns = Columns.READ
     fetch: bool = False  # also fetch snapshots on a disk that all machines share
     batch_rows: int = 16384
     infer_schema: bool = False  # without a schema, columns are chosen by a sample of the entries
@@ -143,6 +152,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         corrupt_column=given.pop("columnnameofcorruptrecord", "_corrupt_record"),
         fail_on_data_loss=flag(given, "failOnDataLoss", True),
         verify=_choice(given, "verify", Verify, Verify.ONCE),
+        columns=_choice(given, "columns", Columns, Columns.READ),
         fetch=flag(given, "fetch", False),
         infer_schema=flag(given, "inferSchema", False),
         sampled_entries=whole(given, "sampledEntries", 1, 1_000_000, 10_000),
@@ -161,7 +171,7 @@ _IN_SQL: Final = "CREATE TEMPORARY VIEW name USING riverbed OPTIONS (path 'data/
 _READ: Final = (
     "path, asOf, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
     "startingTimestamp, endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, "
-    "failOnDataLoss, verify, fetch, batchRows, inferSchema, sampledEntries, cacheDirectory, cacheBytes, "
+    "failOnDataLoss, verify, columns, fetch, batchRows, inferSchema, sampledEntries, cacheDirectory, cacheBytes, "
     "maxRowsPerTrigger"
 )
 

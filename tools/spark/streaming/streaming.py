@@ -26,11 +26,11 @@ from pyspark.sql.types import StructType
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import numbered_streams
-from riverbed.tools.columns.streams import StreamHere
+from riverbed.tools.columns.streams import Range, StreamHere
 from riverbed.tools.spark.errors import DataLossError, OptionError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
-from riverbed.tools.spark.reading.locations import Place, live_place, open_place, series
+from riverbed.tools.spark.reading.locations import Place, live_place, may_have_columns, open_place, series
 from riverbed.tools.spark.reading.options import ReadOptions, Table
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import entry_columns
@@ -200,6 +200,11 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 runs = list(_runs(EntryCounts(reader, stream.row), StreamID(at.last_id + 1), last))
                 if runs:
                     parts.append(_Part(stream.row.stream_no, at, last, runs))
+        asked = [(part.stream_no, Range(StreamID(part.at.last_id + 1), part.last_id)) for part in parts]
+        if may_have_columns(place, self._options):
+            from riverbed.tools.spark.reading.over_columns import over_columns
+
+            place = over_columns(place, self._options, entry_columns(self._schema, self._options), asked)
         return _packed(place, parts, self._target_rows(sum(part.rows for part in parts)))
 
     def _target_rows(self, rows: int) -> int:
