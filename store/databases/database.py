@@ -278,6 +278,15 @@ class Database(Namespace):
         """How many streams are lent."""
         return len(self._lent)
 
+    @property
+    def lent_bytes(self) -> int:
+        """Bytes of the rows that were appended to lent streams and are in no table."""
+        return self._lent.size
+
+    def put_lent_rows(self) -> None:
+        """Put the rows of a few of the lent streams into their table."""
+        self._lent.put_part(self.take_back)
+
     def take_oldest_back(self) -> None:
         """Take a few of the streams back that were lent first."""
         for key in self._lent.oldest_keys():

@@ -42,6 +42,11 @@ class LentStreams:
     def __len__(self) -> int:
         return len(self._tails)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the rows that wait."""
+        return self._size
+
     def lend(self, stream: Stream, size: int) -> None:
         """Lend a stream that does not expire, for an entry with `size` bytes of fields and those after it."""
         self._tails[stream.key] = lend(stream, size)
@@ -65,17 +70,21 @@ class LentStreams:
             for key in self.oldest_keys():
                 take_back(key)
         while self._size > _MAX_BYTES and self._tails:
-            turns = self._turns = self._turns or list(self._tails)
-            for key in turns[-BATCH:]:
-                tail = self._tails.get(key)
-                if tail is None:
-                    continue
-                if tail.trimmed:
-                    take_back(key)
-                else:
-                    self._size -= tail.size
-                    put_rows(self._txn, tail)
-            del turns[-BATCH:]
+            self.put_part(take_back)
+
+    def put_part(self, take_back: Callable[[bytes], object]) -> None:
+        """Put the rows of a batch of streams into the table, each stream in its turn."""
+        turns = self._turns = self._turns or list(self._tails)
+        for key in turns[-BATCH:]:
+            tail = self._tails.get(key)
+            if tail is None:
+                continue
+            if tail.trimmed:
+                take_back(key)
+            else:
+                self._size -= tail.size
+                put_rows(self._txn, tail)
+        del turns[-BATCH:]
 
     def oldest_keys(self) -> list[bytes]:
         """A batch of the streams that were lent first."""

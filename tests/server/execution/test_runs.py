@@ -7,7 +7,7 @@ import os
 import random
 import tracemalloc
 from collections.abc import Callable, Coroutine
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +24,8 @@ from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
 from riverbed.store.databases import lent
+from riverbed.store.databases.lent import BATCH as LENT_BATCH
+from riverbed.store.databases.transaction import FEW_LENT_BYTES
 from riverbed.store.tables.environment import TABLES
 from riverbed.store.wire import APPENDED, Run, parse
 from tests.support.in_process import PassingClock
@@ -265,6 +267,38 @@ def test_small_entries_that_are_in_no_table_are_few(tmp_path: Path) -> None:
 
     with patch.object(lent, "_MAX_BYTES", 100_000):
         in_loop(body())
+
+
+def test_rows_that_wait_are_put_into_their_table_in_parts_before_a_checkpoint(tmp_path: Path) -> None:
+    """With a thousand streams, to put them at once took half of the time in which a checkpoint lets clients wait."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        keys = [f"k{number}" for number in range(3 * LENT_BATCH)]
+        await ticks.ask(client, *(f"XADD {key} * f v" for key in keys))
+        for _ in range(5):
+            await ticks.ask(client, *(f"XADD {key} * f v" for _ in range(40) for key in keys))
+        engine = ticks.engine
+        txn = engine.txn
+
+        def count_rows() -> int:
+            return int(txn.lmdb.stat(txn.handles["entries"])["entries"])
+
+        found = [count_rows()]
+        assert len(keys) * 201 - found[0] > 8000
+        while txn.unwritten_parts:
+            engine.write_part()
+            found.append(count_rows())
+        assert 0 < max(second - first for first, second in pairwise(found)) <= LENT_BATCH * 201
+        assert len(keys) * 201 - found[-1] < FEW_LENT_BYTES // 50
+        assert sum(db.lent_count for db in txn.databases) == len(keys)  # none of them had to be taken back
+        ticks.close()
+        client = (ticks := Ticks(tmp_path, files=ticks.files)).connect()
+        assert await ticks.ask(client, *(f"XLEN {key}" for key in keys)) == [b":201\r\n"] * len(keys)
+        ticks.close()
+
+    in_loop(body())
 
 
 @pytest.mark.parametrize("node", [1, 3, 100])
