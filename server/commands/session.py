@@ -30,7 +30,7 @@ _MAX_LATE_BYTES: Final = 64 << 10
 
 
 def _block_bytes(block: Block) -> int:
-    return request_bytes(block.argv) + _BLOCKED_KEY_BYTES * len(block.keys)
+    return (block.argv_bytes or request_bytes(block.argv)) + _BLOCKED_KEY_BYTES * len(block.keys)
 
 
 class Peer(Protocol):

@@ -52,6 +52,7 @@ class Blocking:
         self._delivery = delivery
         self._loop = asyncio.get_running_loop()
         self.waiters = Waiters()
+        self.waiters.on_work = turns.want_tick
         self.watches = watches
         self.signals: list[Place] = []  # keys that changed and that a client waits for
         self.few = _FEW
@@ -78,8 +79,23 @@ class Blocking:
     def begin_tick(self) -> None:
         """Serve the clients that had no turn in the last tick, and those of keys that have changed between the two."""
         self._served = 0
+        if self.waiters.has_work:
+            self._join_and_leave()
         if self.signals or self._unserved:
             self.serve()
+
+    def _join_and_leave(self) -> None:
+        """Go on with clients that begin or cease to wait for very many keys."""
+        end = self._core.clock.monotonic() + self.turn_s
+        while self.waiters.has_work:
+            self.waiters.leave()
+            session = self.waiters.join()
+            if session is not None:
+                assert session.blocked is not None
+                self._retry(session, session.blocked)
+            if self._core.clock.monotonic() >= end:
+                self._turns.want_tick()
+                return
 
     def serve(self) -> None:
         """Run the commands of clients that wait for changed keys again, in the order in which the clients came."""

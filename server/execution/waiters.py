@@ -15,13 +15,15 @@ commands, not a thousand.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sortedcontainers import SortedList
+
+from riverbed.store.progress import ignore
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from riverbed.store.tables.namespace import Namespace
 
 Place = tuple["Namespace", bytes]
+# Keys whose lines a client joins or leaves in one step: 0.8 us each, and up to 45 us to look for new entries.
+AT_ONCE = 100
 # The memory that a watched key takes besides its bytes, measured.
 WATCH_BYTES: Final = 240
 # No dict: it finds its first key only after all keys that were taken off the front.
@@ -62,6 +66,15 @@ def drop_interests(db: Namespace, keys: Iterable[bytes]) -> None:
             del interest[key]
 
 
+class _Leaving(NamedTuple):
+    """A client that waits no more, and the places that it still has in lines, where nobody is to look at it."""
+
+    session: Session
+    number: int
+    places: list[tuple[Place, Hashable]]
+    needs_keys: bool
+
+
 class Waiters:
     """The blocked clients.  A session waits with one command at a time, in the database that it had selected then."""
 
@@ -72,6 +85,10 @@ class Waiters:
         self._needed: dict[Place, int] = {}
         self._places: dict[Session, list[tuple[Place, Hashable]]] = {}
         self._next_number = 0
+        self._numbers: dict[Session, int] = {}  # with which each waits
+        self.on_work: Callable[[], object] = ignore  # called when clients begin to join or leave the lines of many keys
+        self._joining: dict[Session, int] = {}  # with the index of the first key whose line each is not in yet
+        self._leaving: list[_Leaving] = []
         # Times here are of the monotonic clock, so that nothing waits longer when the clock is set back.
         self._ends: dict[Session, int] = {}
         self._moments: dict[Session, int] = {}  # deadline or moment of the next try, whichever is earlier
@@ -95,23 +112,72 @@ class Waiters:
         return len(self._needed)
 
     def block(self, session: Session, block: Block, ahead_ms: int = 0) -> None:
-        """Block the client from now on; the monotonic clock is `ahead_ms` ahead of the clock."""
+        """Block the client from now on; the monotonic clock is `ahead_ms` ahead of the clock.
+
+        With more than AT_ONCE keys it `joins` their lines later.
+        """
         session.block(block)
         self._next_number += 1
-        places: list[tuple[Place, Hashable]] = [((session.db, key), topic) for key, topic in _topics(block).items()]
-        for place, topic in places:
+        self._numbers[session] = self._next_number
+        self._places[session] = []
+        if len(block.keys) <= AT_ONCE or block.has_news is None:
+            self._enter(session, block, _topics(block))
+        else:
+            self._joining[session] = 0
+            self.on_work()
+        if block.deadline_ms is not None:
+            self._ends[session] = block.deadline_ms + ahead_ms
+        self._set_timer(session, block.retry_ms, ahead_ms)
+
+    def _enter(self, session: Session, block: Block, topics: dict[bytes, Hashable]) -> None:
+        """Put the client at the end of the lines of these keys."""
+        number = self._numbers[session]
+        places = self._places[session]
+        for key, topic in topics.items():
+            place = (session.db, key)
             lines = self._by_key.setdefault(place, {})
             line = lines.get(topic)
             if line is None:
                 line = lines[topic] = OrderedDict()
-            line[session] = self._next_number
+            elif session in line:
+                if line[session] == number:
+                    continue  # it names the key twice
+                del line[session]  # it is leaving this line, and comes again at its end
+            line[session] = number
+            places.append((place, topic))
             if block.needs_keys:
                 self._needed[place] = self._needed.get(place, 0) + 1
             add_interest(place)
-        self._places[session] = places
-        if block.deadline_ms is not None:
-            self._ends[session] = block.deadline_ms + ahead_ms
-        self._set_timer(session, block.retry_ms, ahead_ms)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether clients are joining or leaving the lines of very many keys."""
+        return bool(self._joining or self._leaving)
+
+    def join(self) -> Session | None:
+        """Put a client that waits for very many keys into the next lines; -> it, if there is something for it there."""
+        if not self._joining:
+            return None
+        session, start = next(iter(self._joining.items()))
+        block = session.blocked
+        assert block is not None and block.has_news is not None, "in a line without waiting"
+        end = start + AT_ONCE
+        if end < len(block.keys):
+            self._joining[session] = end
+        else:
+            del self._joining[session]
+        self._enter(session, block, _topics(block, start, end))
+        return session if block.has_news(start, end) else None
+
+    def leave(self) -> None:
+        """Take a client that has waited for very many keys out of the next lines."""
+        if self._leaving:
+            left = self._leaving[-1]
+            places = left.places[-AT_ONCE:]
+            del left.places[-AT_ONCE:]
+            self._take_out(left.session, left.number, places, needs_keys=left.needs_keys)
+            if not left.places:
+                self._leaving.pop()
 
     def postpone(self, session: Session, retry_ms: int | None, ahead_ms: int = 0) -> None:
         """Keep the client's place after a try that found nothing; `retry_ms` is the moment of the next try, if any."""
@@ -138,23 +204,40 @@ class Waiters:
             del self._by_id[session.id]
 
     def release(self, session: Session) -> None:
-        """End the client's wait, for whatever reason."""
+        """End the client's wait, for whatever reason; it leaves the lines of very many keys later."""
         block = session.unblock()
-        for place, topic in self._places.pop(session):
+        number, places = self._numbers.pop(session), self._places.pop(session)
+        needs_keys = block is not None and block.needs_keys
+        self._joining.pop(session, None)
+        if len(places) <= AT_ONCE:
+            self._take_out(session, number, places, needs_keys=needs_keys)
+        else:
+            self._leaving.append(_Leaving(session, number, places, needs_keys))
+            self.on_work()
+        self._ends.pop(session, None)
+        self._drop_timer(session)
+
+    def _take_out(
+        self, session: Session, number: int, places: list[tuple[Place, Hashable]], *, needs_keys: bool
+    ) -> None:
+        for place, topic in places:
             lines = self._by_key[place]
             line = lines[topic]
-            del line[session]
-            if not line:
-                del lines[topic]
-                if not lines:
-                    del self._by_key[place]
-            if block is not None and block.needs_keys:
+            if line.get(session) == number:  # else it is there again
+                del line[session]
+                if not line:
+                    del lines[topic]
+                    if not lines:
+                        del self._by_key[place]
+            if needs_keys:
                 self._needed[place] -= 1
                 if not self._needed[place]:
                     del self._needed[place]
             drop_interest(place)
-        self._ends.pop(session, None)
-        self._drop_timer(session)
+
+    def _waits(self, session: Session, number: int) -> bool:
+        """Whether the client still waits with this number, and is not only leaving the line."""
+        return self._numbers.get(session) == number
 
     def waits_for(self, place: Place) -> bool:
         return place in self._by_key
@@ -162,7 +245,9 @@ class Waiters:
     def waiting_for(self, place: Place) -> list[Session]:
         """The clients that wait for a key at this moment, in order of arrival."""
         lines = self._by_key.get(place, {}).values()
-        numbered = [(number, session) for line in lines for session, number in line.items()]
+        numbered = [
+            (number, session) for line in lines for session, number in line.items() if self._waits(session, number)
+        ]
         return [session for _, session in sorted(numbered, key=itemgetter(0))]
 
     def alike(self, place: Place, block: Block) -> list[Session]:
@@ -170,7 +255,11 @@ class Waiters:
         if block.topics is None or len(block.keys) != 1:
             return []
         line = self._line(place, block.topics[0])
-        return [session for session in line if session.blocked is not None and len(session.blocked.keys) == 1]
+        return [
+            session
+            for session, number in line.items()
+            if self._waits(session, number) and session.blocked is not None and len(session.blocked.keys) == 1
+        ]
 
     def in_turn(self, place: Place) -> Iterator[Session]:
         """As `waiting_for`, but when a client waits on after its turn, the others with its topic get none."""
@@ -178,20 +267,22 @@ class Waiters:
         turns: list[tuple[int, Session, Hashable]] = []
         for topic, line in self._by_key.get(place, {}).items():
             for session, number in line.items():
+                if not self._waits(session, number):
+                    continue
                 turns.append((number, session, topic))
                 if topic is not None:
                     break
         heapify(turns)  # numbers are unique
         while turns:
             number, session, topic = heappop(turns)
-            line = self._line(place, topic)
-            if line.get(session) == number:
+            if self._waits(session, number):
                 yield session
-                line = self._line(place, topic)
-            if topic is not None and line:
-                first, first_number = next(iter(line.items()))
-                if number != first_number <= last_number:
-                    heappush(turns, (first_number, first, topic))
+            if topic is None:
+                continue
+            line = self._line(place, topic)
+            first = next((each for each in line.items() if self._waits(*each)), None)
+            if first is not None and number != first[1] <= last_number:
+                heappush(turns, (first[1], first[0], topic))
 
     def _line(self, place: Place, topic: Hashable) -> Line:
         return self._by_key.get(place, {}).get(topic) or _NOBODY
@@ -210,12 +301,12 @@ class Waiters:
             yield self._by_id[self._deadlines[0][1]]
 
 
-def _topics(block: Block) -> dict[bytes, Hashable]:
-    """The topic of each key, None where topics cannot be compared."""
+def _topics(block: Block, start: int = 0, end: int | None = None) -> dict[bytes, Hashable]:
+    """The topic of each of these keys, None where topics cannot be compared."""
     if block.topics is None:
-        return dict.fromkeys(block.keys)
+        return dict.fromkeys(block.keys[start:end])
     topics: dict[bytes, Hashable] = {}
-    for key, topic in zip(block.keys, block.topics, strict=True):
+    for key, topic in zip(block.keys[start:end], block.topics[start:end], strict=True):
         topics[key] = topic if topics.get(key, topic) == topic else None
     return topics
 

@@ -124,6 +124,10 @@ class Block:
     is_for_work: bool = False  # waits for work of the server, which ends: answer even a client that has hung up
     needs_keys: bool = False  # it gets an error when one of the keys is deleted
     on_timeout: Callable[[], Reply] | None = None  # makes the reply when the deadline passes; None is a null array
+    argv_bytes: int = 0  # about what the words take, if that was counted before: very many take long to count
+    # Whether there is something for the client at the keys from one index to another: a client begins to wait for many
+    # keys in several turns, and clients may write to them in between.
+    has_news: Callable[[int, int], bool] | None = None
 
 
 class Source(Protocol):

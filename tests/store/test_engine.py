@@ -741,6 +741,18 @@ def test_one_write_that_fails_and_is_cut_off_again_is_no_end_of_writing(faulty: 
     assert ids_of(faulty, b"a")[-1] == "951-0"
 
 
+def test_free_space_that_cannot_be_measured_ends_no_commit(faulty: Store) -> None:
+    make_something(faulty)
+    faulty.commit()
+    for number in (1, 2):
+        files_of(faulty).fail("free_bytes", errno.EIO)
+        faulty.add(b"a", f"95{number}-0", words=(b"f", bytes(1 << 20)))
+        faulty.commit()
+        assert faulty.engine.refusal is None
+    faulty.rebuild()
+    assert ids_of(faulty, b"a")[-2:] == ["951-0", "952-0"]
+
+
 @pytest.mark.parametrize(
     ("error", "refusal"),
     [

@@ -50,6 +50,7 @@ SIZES: Final = (
     "server.commands.groups.reads._SLICE_ENTRIES",
     "server.commands.groups.reads._SLICE_HISTORY",
     "server.commands.groups.reads._SLICE_KEYS",
+    "server.execution.waiters.AT_ONCE",
     "server.commands.groups.reads._MAX_TAKEN_OVER",
     "server.commands.groups.xinfo._MANY_ROWS",
     "server.commands.groups.xinfo._PIECE_ROWS",
@@ -59,6 +60,7 @@ SIZES: Final = (
     "server.commands.slices._SLICE_WORDS",
     "server.commands.streams.deletes.SLICE_IDS",
     "server.commands.streams.reads._STREAMS_A_SLICE",
+    "server.commands.streams.reads._STREAMS_A_TURN",
     "server.commands.streams.streams.SLICE_IDS",
     "store.databases.copying.SLICE_ROWS",
     "store.groups.group._SHOW_COST",
@@ -97,6 +99,11 @@ def nothing(n: int) -> Iterator[str]:
 def keys(n: int) -> Iterator[str]:
     for number in range(n):
         yield f"XADD k{number} 1-1 f v"
+
+
+def awaited(n: int) -> Iterator[str]:
+    for number in range(n):
+        yield f"XGROUP CREATE k{number} g $ MKSTREAM"
 
 
 def entries(n: int) -> Iterator[str]:
@@ -215,6 +222,7 @@ ASKED: Final[dict[str, tuple[Lines, str]]] = {
     "XINFO STREAM": (pending, "XINFO STREAM s FULL COUNT 0"),
     "XINFO GROUPS": (groups, "XINFO GROUPS s"),
     "XINFO CONSUMERS": (consumers, "XINFO CONSUMERS s g"),
+    "RIVERBED LAG": (after(entries, "XGROUP CREATE s g 3-0"), "RIVERBED LAG s g"),
     "XNACK": (pending, "XNACK s g FAIL IDS {n} {ids}"),
     "XPENDING": (pending, "XPENDING s g - + {n}"),
     "XPENDING of many consumers": (consumers, "XPENDING s g"),
@@ -230,6 +238,7 @@ ASKED: Final[dict[str, tuple[Lines, str]]] = {
     "XTRIM DELREF": (pending, "XTRIM s MAXLEN 1 DELREF"),
     "XTRIM ACKED": (after(pending, "XACK s g 1-1"), "XTRIM s MAXLEN 1 ACKED"),
     "XREAD BLOCK": (nothing, "XREAD BLOCK 1 STREAMS {names} {dollars}"),
+    "XREADGROUP BLOCK": (awaited, "XREADGROUP GROUP g c BLOCK 1 STREAMS {names} {news}"),
 }
 # Commands that look at one key or none, in a server that holds much: none of it is looked through.
 PLAIN: Final = """
@@ -261,6 +270,7 @@ def filled(line: str, n: int) -> str:
         ids=ids(n),
         zeros="0 " * n,
         dollars="$ " * n,
+        news="> " * n,
         skip="SKIPME yes " * n,
         setname="SETNAME a " * n,
         numbers=" ".join(map(str, range(1000, 1000 + n))),
@@ -354,6 +364,7 @@ def longest_turn(directory: Path, n: int, before: Lines, line: str) -> int:
 
     async def body() -> None:
         ticks = Ticks(directory / str(n), slowlog_log_slower_than=-1)
+        ticks.executor.blocking.turn_s = 0.0
         client = await prepared(ticks, n, before)
         with pytest.MonkeyPatch.context() as patched, undisturbed():
             turns = Turns(patched)

@@ -461,6 +461,16 @@ def test_a_replica_cannot_add_fields_to_its_line_in_info(start_riverbed: StartRi
         assert replica.ask("REPLCONF", "ip-address", "replica-1.example.org") == b"+OK\r\n"
 
 
+def test_what_a_replica_asks_for_reaches_the_log_without_control_characters(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed()
+    with primary.client() as client, primary.client() as replica:
+        client.ask("XADD", "s", "*", "f", "v")
+        replica.send("PSYNC", b"\x1b[31mred\nline", 5)
+        until(lambda: "asks for offset 4 of" in primary.log_tail(), "a line about the question")
+    assert r"asks for offset 4 of \x1b[31mred" in primary.log_tail()
+    assert "\x1b" not in primary.log_tail()
+
+
 def deleted(server: Server, key: str) -> bytes:
     with server.client() as client:
         shown = client.tree("XINFO", "STREAM", key).pairs()

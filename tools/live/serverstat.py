@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,10 +70,13 @@ def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[St
         if group[b"pending"]
     ]
     waiting = _longest_waiting(client, places)
+    unread = _count_unread(client, groups)
     for key, stream, size in zip(keys, streams, sizes, strict=True):
         if stream is not None:  # None: the stream is gone by now
             found = sorted(map(fields, groups.get(key) or []), key=lambda group: bytes(group[b"name"]))
-            stats = tuple(_group(group, waiting.get((key, group[b"name"]))) for group in found)
+            stats = tuple(
+                _group(group, waiting.get((key, group[b"name"])), unread.get((key, group[b"name"]))) for group in found
+            )
             facts = fields(stream)
             length, added = number(facts[b"length"]), _number_or_none(facts.get(b"entries-added"))
             yield StreamStat(db, key, length, added, _number_or_none(size), stats)
@@ -127,15 +130,30 @@ def _next_idle_ms(waiting: _Waiting) -> int | None:
     return (low + high) // 2 if high - low > max(low // _CLOSE, 1) else None
 
 
-def _group(group: dict[bytes, Any], waiting: _Waiting | None) -> GroupStat:
+def _count_unread(client: RedisClient, groups: Mapping[bytes, Any]) -> dict[_Place, int | None]:
+    """The lag of the groups for which XINFO has none, as Redis does not know it; Riverbed counts it when asked."""
+    if not client.is_riverbed:
+        return {}
+    places = [
+        (key, group[b"name"])
+        for key, found in groups.items()
+        for group in map(fields, found or [])
+        if group.get(b"lag") is None
+    ]
+    counts = ask_all(client, [("RIVERBED", "LAG", *place) for place in places])
+    return dict(zip(places, map(_number_or_none, counts), strict=True))
+
+
+def _group(group: dict[bytes, Any], waiting: _Waiting | None, unread: int | None) -> GroupStat:
     idle_ms = waiting.idle_ms if waiting else -1
+    lag = _number_or_none(group.get(b"lag"))
     return GroupStat(
         name=bytes(group[b"name"]),
         consumers=number(group[b"consumers"]),
         pending=number(group[b"pending"]),
         oldest_ms=idle_ms if idle_ms >= 0 else None,
         tries=waiting.tries if waiting else 0,
-        lag=_number_or_none(group.get(b"lag")),
+        lag=unread if lag is None else lag,
         last_id=group[b"last-delivered-id"].decode(),
         entries_read=_number_or_none(group.get(b"entries-read")),
     )

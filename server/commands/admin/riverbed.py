@@ -6,12 +6,17 @@ from typing import TYPE_CHECKING
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
+from riverbed.server.commands.groups.groups import need_group
+from riverbed.server.commands.slices import in_slices, wait_for_view
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
+from riverbed.store.ids import MAX_ID, StreamID
+from riverbed.store.streams.view import StreamView
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
-    from riverbed.server.protocol.replies import Block
+    from riverbed.server.commands.slices import Work
+    from riverbed.server.protocol.replies import Block, Reply
 
 
 container("RIVERBED", group="server", since="8.8.0", summary="Container of the commands that only Riverbed has.")
@@ -67,3 +72,25 @@ def riverbed_snapshots(request: Request) -> Block:
 def riverbed_repair(request: Request) -> Block:
     """RIVERBED REPAIR -> a map with the offset up to which the log was executed, and the seconds, once it is done."""
     return request.context.repairs.begin(request)
+
+
+@command(
+    "RIVERBED LAG key group",
+    Flag.READONLY,
+    summary="Counts the entries that a group has not been given yet.",
+)
+def riverbed_lag(request: Request) -> Reply:
+    """RIVERBED LAG key group -> how many entries there are behind the group's last ID.
+
+    XINFO GROUPS has a null, as in Redis, when a group began in the middle of its stream or entries were deleted.
+    """
+    need_group(request, *request.argv[2:])
+    return in_slices(request, _count_unread)
+
+
+def _count_unread(request: Request) -> Work:
+    view = yield from wait_for_view()
+    stream, group = need_group(request, *request.argv[2:])
+    if group.last_id == MAX_ID:
+        return 0
+    return (yield from StreamView(view, stream).count(StreamID(group.last_id + 1), MAX_ID))

@@ -24,9 +24,12 @@ from riverbed.store.groups.group import PendingEntry
 from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
+    from riverbed.store.databases.database import Database
     from riverbed.store.groups.consumers import Consumer
     from riverbed.store.groups.group import Group
     from riverbed.store.model import Row
@@ -42,7 +45,7 @@ _NULL: Final = {2: b"*-1\r\n", 3: b"_\r\n"}
 _SLICE_ENTRIES = 1000
 _SLICE_HISTORY = 300
 _MAX_TAKEN_OVER = 1000
-_SLICE_KEYS = 200
+_SLICE_KEYS = 100
 _UNLIMITED: Final = 1 << 62
 # Entries that are read before the reply is measured: a slice's worth of those that LMDB keeps within its pages.
 _UNMEASURED_BYTES: Final = 5 << 20
@@ -167,18 +170,49 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
         return room.reply([streams_head(len(served), resp), *chain(*[read.parts(resp) for read in served])])
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
-    if not is_fresh:
-        found_again = [need_group(request, read.key, group_name, _WHERE) for read, _, _ in work]
-        if any(stream.last_live_id > group.last_id for stream, group in found_again):
+    return (yield from _wait(request, options, group_name, [read for read, _, _ in work], is_fresh=is_fresh))
+
+
+def _wait(
+    request: Request, options: ReadOptions, group_name: bytes, reads: list[_StreamRead], *, is_fresh: bool
+) -> Work:
+    """The Block of a read that has found nothing; `is_fresh` if that is still so."""
+    is_many = len(reads) > _SLICE_KEYS  # it joins their lines in slices, and looks for new entries then
+    retry_ms: int | None = None
+    topics: list[Hashable] = []
+    for number, read in enumerate(reads, 1):
+        stream, group = need_group(request, read.key, group_name, _WHERE)
+        if not is_fresh and not is_many and stream.last_live_id > group.last_id:
             # new entries came between slices, and have woken no client
             return (yield from _read(options, group_name, request))
-        work = [(read, *found) for (read, _, _), found in zip(work, found_again, strict=True)]
+        topics.append((group_name, read.min_idle_ms))
+        if options.claim_min_idle_ms is not None:
+            claim_ms = _next_claim_ms(request, options.claim_min_idle_ms, group)
+            retry_ms = claim_ms if retry_ms is None else min(retry_ms, claim_ms)
+        if is_many and number % _SLICE_KEYS == 0:
+            yield _delivered(0)
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
-    retry_ms = None
-    if options.claim_min_idle_ms is not None:
-        retry_ms = _next_claim_ms(request, options.claim_min_idle_ms, [group for _, _, group in work])
-    topics = tuple((group_name, read.min_idle_ms) for read, _, _ in work)
-    return Block(tuple(options.keys), deadline_ms, request.argv, retry_ms, topics, needs_keys=True)
+    has_news = partial(_has_news, request.db, options.keys, group_name)
+    return Block(
+        tuple(options.keys),
+        deadline_ms,
+        request.argv,
+        retry_ms,
+        tuple(topics),
+        needs_keys=True,
+        argv_bytes=request.session.sliced_bytes,
+        has_news=has_news,
+    )
+
+
+def _has_news(db: Database, keys: list[bytes], group_name: bytes, start: int, end: int) -> bool:
+    """Whether one of these streams has an entry for the group, or one of them or its group is gone."""
+    for key in keys[start:end]:
+        stream = db.stream(key, 0)
+        group = None if stream is None else db.groups(stream).get(group_name)
+        if stream is None or group is None or stream.last_live_id > group.last_id:
+            return True
+    return False
 
 
 def _delivered(count: int) -> str:
@@ -194,10 +228,10 @@ def _parse_position(word: bytes) -> StreamID:
     return parse_entry_id(word)
 
 
-def _next_claim_ms(request: Request, min_idle_ms: int, groups: list[Group]) -> int:
+def _next_claim_ms(request: Request, min_idle_ms: int, group: Group) -> int:
     """When the first pending entry will have been idle for long enough."""
-    oldest_ms = [group.oldest_delivery_ms() for group in groups]
-    oldest = min(request.now_ms if delivery_ms is None else delivery_ms for delivery_ms in oldest_ms)
+    delivery_ms = group.oldest_delivery_ms()
+    oldest = request.now_ms if delivery_ms is None else delivery_ms
     return max(oldest + min_idle_ms, request.now_ms) + 1
 
 

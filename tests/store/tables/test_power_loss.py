@@ -140,7 +140,8 @@ def test_after_a_kill_the_newer_commit_counts_and_after_a_power_cut_the_one_befo
     store.engine.close()
 
 
-def test_who_only_reads_refuses_what_a_power_cut_has_left_and_a_start_settles_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mark", [b"another boot", b"another boo\xf4"], ids=["whole", "with a flipped bit"])
+def test_who_only_reads_refuses_what_a_power_cut_has_left_and_a_start_settles_it(tmp_path: Path, mark: bytes) -> None:
     store = Store(tmp_path / "d")
     store.fill(b"s", 10)
     store.checkpoint()
@@ -149,8 +150,10 @@ def test_who_only_reads_refuses_what_a_power_cut_has_left_and_a_start_settles_it
     state = store.directory / STATE_DIRECTORY
     assert not (state / "in-use").exists()
 
-    (state / "in-use").write_text("another boot")
+    (state / "in-use").write_bytes(mark)
     assert is_in_doubt(state)
+    with pytest.raises(DoubtError, match="start riverbed-server on them once"):
+        list(check(store.directory))
     with pytest.raises(DoubtError, match="start riverbed-server on them once"):
         Tables(store.directory, _MAP, readonly=True)
     store.open()
