@@ -19,6 +19,7 @@ from riverbed.server.main import _allow_descriptors
 from riverbed.server.version import IS_COMPILED, VERSION
 from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer, free_port
 from tests.support.trees import tree
+from tests.support.waiting import until
 
 StartRiverbed = Callable[..., RiverbedServer]
 
@@ -161,6 +162,17 @@ def test_reason_goes_to_the_terminal_too_when_there_is_a_logfile(tmp_path: Path)
     assert (status, out) == (1, "")
     assert err == f"riverbed-server: cannot start: {path}: File exists\n"
     assert (tmp_path / "log").read_text().splitlines()[-1].endswith(f" # cannot start: {path}: File exists")
+
+
+def test_a_log_file_that_is_moved_away_is_begun_again(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    log, moved = tmp_path / "server.log", tmp_path / "server.log.1"
+    server = start_riverbed(options={"logfile": log})
+    log.rename(moved)
+    with server.client() as client:
+        os.kill(server.pid, signal.SIGHUP)  # what rotates logs sends it
+        client.ask("BGREWRITEAOF")
+        until(lambda: log.exists() and "rewrit" in log.read_text(), "a line in the new file")
+    assert "rewrit" not in moved.read_text()
 
 
 def test_damaged_log_is_told_with_file_and_offset(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
