@@ -630,10 +630,13 @@ class Engine:
 
     def purge(self, seconds: float) -> bool:
         """Delete dead rows for about `seconds`; -> whether any are left."""
-        if not self.txn.dead_rows.notes:
-            return False
         monotonic = self.clock.monotonic
         end = monotonic() + seconds
+        while self.txn.free_some():
+            if monotonic() >= end:
+                return True
+        if not self.txn.dead_rows.notes:
+            return False
         self.txn.swept = True
         return purge(self.txn, lambda: monotonic() >= end)
 

@@ -59,6 +59,8 @@ class Database(Namespace):
         """Empty the caches of streams and groups; the caller has written changes back, or wants to lose them."""
         self._count_cached(-self._cached_bytes)
         self.cached.clear()
+        for groups in self._groups.values():
+            groups.leave()
         self._groups.clear()
         self._lent.forget()
 
@@ -449,6 +451,7 @@ class Database(Namespace):
         groups = self._groups.pop(stream, None)
         if groups is not None:
             groups.write_back()  # by their rows the purge finds their pending entries
+            groups.leave()
         self.txn.dead_rows.add_stream(stream.stream_no)
         if stream.idempotence is not None and stream.idempotence.records_no:
             self.txn.dead_rows.add_stream(stream.idempotence.records_no)

@@ -176,6 +176,13 @@ class Members:
         self._unlogged = None
         self._logged_position = (self.last_id, self.entries_read)
 
+    def leave_consumers(self) -> None:
+        """Have the consumers in memory freed later: the group is gone."""
+        txn = self.stream.txn
+        for objects in (self._consumers or {}, self._by_no, self._names):
+            txn.leave(objects)
+        self._consumers, self._by_no, self._names = None, {}, {}
+
     def _load_consumers(self) -> dict[bytes, Consumer]:
         """Read the rows of all consumers, or of none.
 

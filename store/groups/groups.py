@@ -70,6 +70,14 @@ class Groups:
             group.pel.release()
         return sum(group.consumer_bytes for group in self._by_name.values())
 
+    def leave(self) -> None:
+        """Have what is in memory freed later: the stream is gone."""
+        for group in self._by_name.values():
+            if not group.has_few_consumers:
+                group.leave_consumers()
+        for objects in (self._by_name, self._unread):
+            self.stream.txn.leave(objects)
+
     def in_memory(self) -> Iterable[Group]:
         """The groups that were read."""
         return self._by_name.values()
@@ -133,6 +141,7 @@ class Groups:
         txn.dead_rows.add_group(group.group_no, stream.stream_no)
         group.unlist()
         group.forget()
+        group.leave_consumers()
         del self._by_name[group.name]
         stream.group_count -= 1
         stream.touch()

@@ -8,6 +8,7 @@ import pytest
 
 from riverbed.store.databases import transaction
 from riverbed.store.groups.group import Group
+from riverbed.store.tables import transaction as tables_transaction
 from tests.support.effort import undisturbed
 from tests.support.store.stores import Store
 
@@ -149,3 +150,24 @@ def in_memory(store: Store) -> list[bytes]:
 def described(group: Group) -> tuple[object, ...]:
     consumers = [(each.name, each.seen_ms, each.pel_count) for each in group.sorted_consumers()]
     return group.row(), consumers, list(group.pending())[:3] == [] or group.pel_count
+
+
+@pytest.mark.parametrize("end", ["XGROUP DESTROY s many", "DEL s", "FLUSHALL"])
+def test_very_many_objects_are_freed_by_the_purge(store: Store, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setattr(tables_transaction, "FREED_AT_ONCE", 100)
+    store.fill(b"s", 3)
+    for name in ("many", "few"):
+        store.run("XGROUP", "CREATE", "s", name, "0")
+    for number in range(450):
+        store.run("XGROUP", "CREATECONSUMER", "s", "many", f"c{number}")
+        store.run("XGROUP", "CREATE", "s", f"g{number}", "0")
+    store.run("XGROUP", "CREATECONSUMER", "s", "few", "c")
+    store.checkpoint()
+    store.run(*end.split())
+    left = [len(objects) for objects in store.txn.leftovers]
+    assert left[:3] == [450, 450, 451]  # by name, by number, and their names, one of which is of no consumer
+    assert len(left) == (3 if end.startswith("XGROUP") else 4)
+    while store.engine.purge(0):
+        assert sum(left) - sum(map(len, store.txn.leftovers)) <= 100
+        left = [len(objects) for objects in store.txn.leftovers]
+    assert store.txn.leftovers == []

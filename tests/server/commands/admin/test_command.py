@@ -233,7 +233,7 @@ DIFFERS: dict[str, dict[str, str]] = {
 NEWER_THAN_THE_ORACLE = {
     "xgroup|policy",
     "xgroup|seen",
-    *("riverbed", "riverbed|help", "riverbed|repair", "riverbed|snapshot", "riverbed|snapshots"),
+    *("riverbed", "riverbed|help", "riverbed|lag", "riverbed|repair", "riverbed|snapshot", "riverbed|snapshots"),
     *("client|no-touch", "client|setinfo", "waitaof"),
     *("xackdel", "xcfgset", "xdelex", "xidmprecord", "xnack"),
 }
