@@ -114,13 +114,13 @@ class Waiters:
     def block(self, session: Session, block: Block, ahead_ms: int = 0) -> None:
         """Block the client from now on; the monotonic clock is `ahead_ms` ahead of the clock.
 
-        With more than AT_ONCE keys it `joins` their lines later.
+        With `has_news` it is put into the lines of its keys by `join`.
         """
         session.block(block)
         self._next_number += 1
         self._numbers[session] = self._next_number
         self._places[session] = []
-        if len(block.keys) <= AT_ONCE or block.has_news is None:
+        if block.has_news is None:
             self._enter(session, block, _topics(block))
         else:
             self._joining[session] = 0

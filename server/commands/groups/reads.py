@@ -192,7 +192,7 @@ def _wait(
         if is_many and number % _SLICE_KEYS == 0:
             yield _delivered(0)
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
-    has_news = partial(_has_news, request.db, options.keys, group_name)
+    has_news = partial(_has_news, request.db, options.keys, group_name) if is_many else None
     return Block(
         tuple(options.keys),
         deadline_ms,

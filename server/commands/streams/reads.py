@@ -194,11 +194,16 @@ def _read_many(options: ReadOptions, request: Request) -> Work:
             break
     if served:
         return in_pieces(request, [streams_head(len(served), resp), *served])
-    return _wait(request, options, resolved, positions)
+    return _wait(request, options, resolved, positions, is_fresh=False)
 
 
-def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positions: list[StreamID]) -> Reply:
-    """The reply when nothing is newer than the positions: a Block, or a null array without BLOCK."""
+def _wait(
+    request: Request, options: ReadOptions, resolved: list[bytes], positions: list[StreamID], *, is_fresh: bool = True
+) -> Reply:
+    """The reply when nothing is newer than the positions: a Block, or a null array without BLOCK.
+
+    Unless that `is_fresh`, entries may have come since.
+    """
     if options.block_ms is None or not request.may_block:
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
@@ -222,7 +227,7 @@ def _wait(request: Request, options: ReadOptions, resolved: list[bytes], positio
         argv,
         argv_bytes=request.session.sliced_bytes,
         topics=tuple(topics),
-        has_news=has_news,
+        has_news=None if is_fresh else has_news,
     )
 
 
@@ -250,7 +255,7 @@ def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) ->
             parts += [stream_head(key, resp) + array_head(count), ShownRange(entries, start, MAX_ID, count)]
     if served:
         return room.reply([streams_head(served, resp), *parts])
-    return _wait(request, options, resolved, [position for _, _, position in shown])
+    return _wait(request, options, resolved, [position for _, _, position in shown], is_fresh=False)
 
 
 def _count_within(entries: StreamView, start: StreamID, key: bytes, budget: ReadBudget) -> Generator[None, None, int]:
