@@ -61,7 +61,6 @@ def _server(request: Request) -> Fields:
     yield "redis_version", REDIS_VERSION
     yield "riverbed_version", VERSION
     yield "redis_git_sha1", "00000000"
-    yield "redis_git_dirty", 0
     yield "redis_build_id", "0"
     yield "redis_mode", "standalone"
     yield "os", f"{system.sysname} {system.release} {system.machine}"
@@ -83,7 +82,6 @@ def _server(request: Request) -> Fields:
     yield "lru_clock", request.now_ms // 1000 & LRU_CLOCK_MASK
     yield "executable", sys.executable
     yield "config_file", config.file or ""
-    yield "io_threads_active", 0
     remaining_ms = context.stopping.remaining_ms()
     if remaining_ms is not None:
         yield "shutdown_in_milliseconds", remaining_ms
@@ -93,12 +91,10 @@ def _clients(request: Request) -> Fields:
     context = request.context
     sessions = context.sessions.values()
     yield "connected_clients", sum(not session.is_replica for session in sessions)
-    yield "cluster_connections", 0
     yield "maxclients", context.config.maxclients
     yield "client_recent_max_input_buffer", max(map(_input_bytes, sessions), default=0)
     yield "client_recent_max_output_buffer", max(map(_output_bytes, sessions), default=0)
     yield "blocked_clients", context.control.blocked_clients()
-    yield "tracking_clients", 0
     yield "pubsub_clients", sum(bool(session.subscriptions) for session in sessions)
     yield "watching_clients", sum(bool(session.transaction.watched) for session in sessions)
     yield "clients_in_timeout_table", _waiting_with_deadline(sessions)
@@ -136,34 +132,23 @@ def _memory(request: Request) -> Fields:
     yield "used_memory_peak_human", _human(peak)
     yield "used_memory_peak_perc", f"{100 * _ratio(use.private, peak):.2f}%"
     yield "used_memory_overhead", use.private
-    yield "used_memory_startup", 0
-    yield "used_memory_dataset", 0
     yield "used_memory_dataset_perc", "0.00%"
     yield "total_system_memory", total
     yield "total_system_memory_human", _human(total)
-    yield "used_memory_lua", 0
     yield "used_memory_lua_human", _human(0)
-    yield "used_memory_scripts", 0
     yield "used_memory_scripts_human", _human(0)
-    yield "maxmemory", 0
     yield "maxmemory_human", _human(0)
     yield "maxmemory_policy", "noeviction"
     yield "allocator_allocated", use.private
     yield "allocator_active", use.private
     yield "allocator_resident", use.resident
     yield "allocator_frag_ratio", "1.00"
-    yield "allocator_frag_bytes", 0
     yield "mem_fragmentation_ratio", f"{_ratio(use.resident, use.private):.2f}"
     yield "mem_fragmentation_bytes", use.resident - use.private
-    yield "mem_not_counted_for_evict", 0
-    yield "mem_replication_backlog", 0
-    yield "mem_total_replication_buffers", 0
     yield "mem_clients_slaves", context.accounts.replicas_total
     yield "mem_clients_normal", context.accounts.total
-    yield "mem_cluster_links", 0
     yield "mem_aof_buffer", sum(map(len, request.txn.log))
     yield "mem_allocator", "libc"
-    yield "active_defrag_running", 0
     yield "lazyfree_pending_objects", request.txn.dead_rows.notes
     yield "lazyfreed_objects", request.txn.dead_rows.rows_purged
     limit_bytes = context.accounts.holders.limit_bytes
@@ -180,12 +165,7 @@ def _persistence(request: Request) -> Fields:
     loading = context.loading
     yield "loading", int(loading is not None)
     yield "async_loading", int(context.replication.is_syncing)
-    yield "current_cow_peak", 0
-    yield "current_cow_size", 0
-    yield "current_cow_size_age", 0
     yield "current_fork_perc", "0.00"
-    yield "current_save_keys_processed", 0
-    yield "current_save_keys_total", 0
     yield "rdb_changes_since_last_save", engine.commands_since_checkpoint + len(request.txn.log)
     yield "rdb_bgsave_in_progress", int(engine.checkpoints.is_syncing)
     yield "rdb_last_save_time", engine.checkpoints.last_ms // 1000
@@ -193,21 +173,14 @@ def _persistence(request: Request) -> Fields:
     yield "rdb_last_bgsave_time_sec", int(engine.checkpoints.last_s)
     yield "rdb_current_bgsave_time_sec", -1
     yield "rdb_saves", engine.checkpoints.count
-    yield "rdb_last_cow_size", 0
-    yield "rdb_last_load_keys_expired", 0
-    yield "rdb_last_load_keys_loaded", 0
     yield "aof_enabled", 1
     yield from _rewrites(context)
     yield "aof_last_write_status", "ok" if engine.refusal is None else "err"
-    yield "aof_last_cow_size", 0
-    yield "module_fork_in_progress", 0
-    yield "module_fork_last_cow_size", 0
     yield "aof_current_size", log.size_bytes
     yield "aof_base_size", log.base_bytes
     yield "aof_pending_rewrite", int(context.rewrite.scheduled)
     yield "aof_buffer_length", sum(map(len, request.txn.log))
     yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
-    yield "aof_delayed_fsync", 0
     if loading is not None:
         yield from _loading(loading)
     yield from _snapshots(context.stats.snapshot)
@@ -333,31 +306,15 @@ def _stats(request: Request) -> Fields:
     yield from request.context.replication.counters()
     yield "expired_keys", stats.expired_keys + request.txn.expired_keys
     yield "expired_stale_perc", "0.00"
-    yield "expired_time_cap_reached_count", 0
-    yield "evicted_keys", 0
     yield "evicted_clients", stats.evicted_clients
     yield "keyspace_hits", stats.keyspace_hits
     yield "keyspace_misses", stats.keyspace_misses
     yield "pubsub_channels", len(request.context.pubsub.channels)
     yield "pubsub_patterns", len(request.context.pubsub.patterns)
     yield "pubsubshard_channels", len(request.context.pubsub.shard_channels)
-    yield "latest_fork_usec", 0
-    yield "total_forks", 0
-    yield "migrate_cached_sockets", 0
-    yield "slave_expires_tracked_keys", 0
-    yield "active_defrag_hits", 0
-    yield "active_defrag_misses", 0
-    yield "active_defrag_key_hits", 0
-    yield "active_defrag_key_misses", 0
-    yield "tracking_total_keys", 0
-    yield "tracking_total_items", 0
-    yield "tracking_total_prefixes", 0
-    yield "unexpected_error_replies", 0
     yield "total_error_replies", stats.error_replies
     yield "total_reads_processed", stats.reads_processed
     yield "total_writes_processed", stats.writes_processed
-    yield "io_threaded_reads_processed", 0
-    yield "io_threaded_writes_processed", 0
     yield "client_query_buffer_limit_disconnections", stats.query_limit_disconnections
     yield "client_output_buffer_limit_disconnections", stats.output_limit_disconnections
     denied = request.context.denials.totals
@@ -389,7 +346,7 @@ def _cpu(request: Request) -> Fields:
         yield "used_cpu_user_main_thread", f"{thread_user:.6f}"
 
 
-def _modules(request: Request) -> Fields:
+def _no_fields(request: Request) -> Fields:
     yield from ()
 
 
@@ -412,10 +369,6 @@ def _latencystats(request: Request) -> Fields:
             yield f"latency_percentiles_usec_{name.decode()}", values
 
 
-def _cluster(request: Request) -> Fields:
-    yield "cluster_enabled", 0
-
-
 def _keyspace(request: Request) -> Fields:
     """avg_ttl is 0, as in a Redis before its first expiry cycle: nothing here samples deadlines."""
     for database in request.txn.databases:
@@ -431,12 +384,34 @@ _SECTIONS: Final[dict[str, Callable[[Request], Fields]]] = {
     "stats": _stats,
     "replication": _replication,
     "cpu": _cpu,
-    "modules": _modules,
+    "modules": _no_fields,
     "commandstats": _commandstats,
     "errorstats": _errorstats,
     "latencystats": _latencystats,
-    "cluster": _cluster,
+    "cluster": _no_fields,
     "keyspace": _keyspace,
+}
+# Of what Redis has in a section, and there is none of here.
+_ALWAYS_ZERO: Final = {
+    "server": "redis_git_dirty io_threads_active",
+    "clients": "cluster_connections tracking_clients",
+    "memory": (
+        "used_memory_startup used_memory_dataset used_memory_lua used_memory_scripts maxmemory allocator_frag_bytes "
+        "mem_not_counted_for_evict mem_replication_backlog mem_total_replication_buffers mem_cluster_links "
+        "active_defrag_running"
+    ),
+    "persistence": (
+        "current_cow_peak current_cow_size current_cow_size_age current_save_keys_processed current_save_keys_total "
+        "rdb_last_cow_size rdb_last_load_keys_expired rdb_last_load_keys_loaded aof_last_cow_size "
+        "module_fork_in_progress module_fork_last_cow_size aof_delayed_fsync"
+    ),
+    "stats": (
+        "expired_time_cap_reached_count evicted_keys latest_fork_usec total_forks migrate_cached_sockets "
+        "slave_expires_tracked_keys active_defrag_hits active_defrag_misses active_defrag_key_hits "
+        "active_defrag_key_misses tracking_total_keys tracking_total_items tracking_total_prefixes "
+        "unexpected_error_replies io_threaded_reads_processed io_threaded_writes_processed"
+    ),
+    "cluster": "cluster_enabled",
 }
 _HEADINGS: Final = {"cpu": "CPU"}
 _NOT_BY_DEFAULT: Final = frozenset(("commandstats", "latencystats"))
@@ -478,5 +453,6 @@ def info(request: Request) -> Verbatim:
         if name in wanted:
             lines = [f"# {_HEADINGS.get(name, name.capitalize())}\r\n"]
             lines += [_line(f"{field}:{value}") for field, value in fields(request)]
+            lines += [f"{field}:0\r\n" for field in _ALWAYS_ZERO.get(name, "").split()]
             sections.append("".join(lines))
     return Verbatim("\r\n".join(sections).encode())
