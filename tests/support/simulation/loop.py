@@ -24,6 +24,7 @@ _THREAD_S = (0.0002, 0.02)
 # Turns without a step of the clock: more of them are a loop that never ends.
 _MAX_TURNS = 200_000
 EPOCH_S = 1_700_000_000.0
+_NEVER = float("inf")
 
 
 class Stuck(AssertionError):
@@ -67,15 +68,16 @@ class Scheduler:
 
     def _next(self) -> Loop:
         due: list[Loop] = []
-        earliest = float("inf")
+        earliest = _NEVER
         for loop in self.loops:
             at = loop.next_s()
             if at <= self.now:
                 due.append(loop)
-            earliest = min(earliest, at)
+            elif at < earliest:
+                earliest = at
         if due:
             return due[0] if len(due) == 1 else self.random.choice(due)
-        if earliest == float("inf"):
+        if earliest == _NEVER:
             raise Stuck(f"nothing is left to do at {self.now:.6f}")
         self.now = earliest
         return self._next()
@@ -102,12 +104,15 @@ class Loop(asyncio.BaseEventLoop):
     def next_s(self) -> float:
         """When there is something to do; infinity when there is nothing."""
         if self.is_dead:
-            return float("inf")
+            return _NEVER
         if self._ready:
-            return max(self.paused_until_s, 0.0)
-        while self._scheduled and self._scheduled[0]._cancelled:
-            heapq.heappop(self._scheduled)._scheduled = False
-        return max(self._scheduled[0]._when, self.paused_until_s) if self._scheduled else float("inf")
+            return self.paused_until_s
+        scheduled = self._scheduled
+        while scheduled and scheduled[0]._cancelled:
+            heapq.heappop(scheduled)._scheduled = False
+        if not scheduled:
+            return _NEVER
+        return max(scheduled[0]._when, self.paused_until_s)
 
     def turn(self) -> None:
         """Run what is due, as asyncio does: callbacks that are added meanwhile come in the next turn."""
