@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.faults.ledger import Add, Contents, EntryID, Fate
 from tests.support.servers import ROOT
-from tests.support.simulation.checker import Final, GroupContents, judge
+from tests.support.simulation.checker import Final, GroupContents, differences, judge
 from tests.support.simulation.machine import Stamp
 from tests.support.simulation.records import Ack, Count, Delivery, Records, Wait
 
@@ -36,6 +36,7 @@ def test_fifty_seeds_keep_every_promise() -> None:
 FOUND = {
     313: "tests/store/log/test_lost_writes.py::test_no_batch_is_written_before_the_manifest_names_its_replication_id",
     756: "tests/store/log/test_lost_writes.py::test_a_start_has_another_replication_id_although_nothing_is_left",
+    294: "tests/store/test_exchange.py::test_the_log_is_durable_before_the_tables_that_tell_of_a_power_cut_are_gone",
     285: "tests/store/test_engine.py::test_a_state_that_could_not_be_rebuilt_is_never_committed",
 }
 
@@ -123,6 +124,27 @@ def test_what_was_given_is_acknowledged_or_pending() -> None:
     assert any("stands at" in line for line in complaints(records, groups=group(TWO, last=ONE)))
 
 
+def test_what_a_policy_has_moved_is_moved_once_and_pending_no_more() -> None:
+    records = Records()
+    deliver(records, (ONE, b"c"), (TWO, b"c"))
+    contents = group(TWO)
+    contents[GROUP].max_deliveries = 2
+    contents[GROUP].moved = [(ONE, 2)]
+    assert complaints(records, groups=contents) == []
+    for moved, complaint in (
+        ([(ONE, 2), (ONE, 2)], "moved twice"),
+        ([(ONE, 2), (TWO, 2)], "was moved, and is pending"),
+        ([(ONE, 1)], "after 1 deliveries, not 2"),
+        ([], "not acknowledged, and is not pending"),
+    ):
+        contents[GROUP].moved = moved
+        (line,) = complaints(records, groups=contents)
+        assert complaint in line
+    records.acks.append(Ack(GROUP, ONE, 1.0, Fate.ACKNOWLEDGED))
+    contents[GROUP].moved = [(ONE, 2)]
+    assert any("was acknowledged, and is moved" in line for line in complaints(records, groups=contents))
+
+
 def test_nothing_is_pending_or_passed_over_that_was_not_given() -> None:
     records = Records()
     assert any("were not given" in line for line in complaints(records, groups=group(ONE)))
@@ -148,6 +170,40 @@ def test_a_claim_raises_the_count() -> None:
     records.claims.append(Delivery(GROUP, b"d", ONE, 2.0, None))
     assert any("given 2 times" in line for line in complaints(records, groups=group(ONE)))
     assert complaints(records, groups={GROUP: GroupContents({ONE: 2}, TWO)}) == []
+
+
+def test_what_all_replicas_had_is_not_forgotten_with_a_primary() -> None:
+    """WAIT confirmed the first of two entries, and a replica that has neither was promoted."""
+    records = Records()
+    adds = [acknowledged(b"a", ONE, 1.0, 2.0), acknowledged(b"b", TWO, 3.0, 4.0)]
+    records.account(b"p").adds += adds
+    records.told += adds
+    stamp = Stamp("m", "r", 100)
+    records.stamps |= {id(add): stamp for add in adds}
+    records.confirmed.append((adds[0], stamp))
+    records.forget_lost(lambda stamp, told_at: True)
+    assert [add.fate for add in adds] == [Fate.ACKNOWLEDGED, Fate.UNKNOWN]
+    (line,) = [line for line in complaints(records) if "lost" in line]
+    assert "b'a' was acknowledged" in line
+
+
+def test_servers_at_one_offset_show_the_same() -> None:
+    assert list(differences({"a": ["digest", "group"], "b": ["digest", "group"], "c": ["digest", "group"]})) == []
+    (line,) = differences({"a": ["digest", "group"], "b": ["digest", "group"], "c": ["digest", "grouP"]})
+    assert line == "a and c differ: group and grouP"
+
+
+def test_the_ledger_is_judged_as_well() -> None:
+    """What was acknowledged, refused, or half of a transaction: `test_ledger.py` has each of its promises."""
+    lost, refused = acknowledged(b"a", ONE, 1.0, 2.0), Add(b"s", b"b", fate=Fate.FAILED)
+    half = [Add(stream, b"c", pair=b"p", fate=Fate.UNKNOWN) for stream in (b"s", b"t")]
+    records = Records()
+    records.account(b"p").adds += [lost, refused]
+    records.account(b"q").adds += half
+    there = {b"s": Contents(((TWO, b"b"), (THREE, b"c")), 3), b"t": Contents((), 0)}
+    lines = complaints(records, streams=there)
+    for complaint in ("is lost", "was refused, and is there", "one half is there without the other"):
+        assert any(complaint in line for line in lines), lines
 
 
 def test_a_reader_that_waits_is_told_of_what_comes() -> None:

@@ -5,9 +5,11 @@
     a reader sees what was acknowledged before it asked                              `fresh_reads`
     an entry added under WATCH stands behind the entry that its client had seen      `watches`
     no entry is given to two consumers of a group by `>`                             `deliveries`
-    what was given is acknowledged or pending, and nothing else is pending           `pending`
+    what was given is acknowledged, pending or moved, and nothing else is pending    `pending`
+    an entry is moved once, after so many deliveries, and is pending no more         `moved`
     delivery counts never fall, and each delivery and claim raises them              `counts`
     no reader waits in vain while an entry comes                                     `waits`
+    servers at one offset show the same                                              `differences`
 
 An outcome that no client was told may have happened or not, also later.
 """
@@ -28,10 +30,12 @@ READ_COUNT = 20
 
 @dataclass
 class GroupContents:
-    """A group in the end: pending entries with their delivery counts, and the last entry that was delivered."""
+    """A group in the end: pending entries with their delivery counts, the last delivered, what a policy has moved."""
 
     pending: dict[EntryID, int]
     last_delivered: EntryID
+    moved: list[tuple[EntryID, int]] = field(default_factory=list)  # with the deliveries that the dead letter names
+    max_deliveries: int = 0
 
 
 @dataclass
@@ -54,6 +58,7 @@ def judge(records: Records, final: Final) -> Iterator[str]:
     for group, contents in final.groups.items():
         yield from deliveries(records, group)
         yield from pending(records, final, group, contents)
+        yield from moved(records, group, contents)
         yield from counts(records, group, contents)
 
 
@@ -126,6 +131,7 @@ def pending(records: Records, final: Final, group: bytes, contents: GroupContent
     acks = [ack for ack in records.acks if ack.group == group]
     surely = {ack.entry_id for ack in acks if ack.fate is Fate.ACKNOWLEDGED}
     perhaps = {ack.entry_id for ack in acks if ack.fate is not Fate.FAILED}
+    perhaps |= {entry_id for entry_id, _ in contents.moved}
     for entry_id in sorted(given):
         if entry_id in surely and entry_id in contents.pending:
             yield f"{group!r}: {entry_id} was acknowledged, and is pending"
@@ -142,6 +148,31 @@ def pending(records: Records, final: Final, group: bytes, contents: GroupContent
     extra = [entry_id for entry_id in contents.pending if entry_id not in given]
     if len(extra) > most:
         yield f"{group!r}: {len(extra)} entries are pending that were not given, {extra[:3]} ...; {most} may be"
+
+
+def moved(records: Records, group: bytes, contents: GroupContents) -> Iterator[str]:
+    acks = [ack for ack in records.acks if ack.group == group]
+    surely = {ack.entry_id for ack in acks if ack.fate is Fate.ACKNOWLEDGED}
+    seen: set[EntryID] = set()
+    for entry_id, deliveries_ in contents.moved:
+        if entry_id in seen:
+            yield f"{group!r}: {entry_id} was moved twice"
+        if entry_id in surely:
+            yield f"{group!r}: {entry_id} was acknowledged, and is moved"
+        if entry_id in contents.pending:
+            yield f"{group!r}: {entry_id} was moved, and is pending"
+        if deliveries_ < contents.max_deliveries:
+            yield f"{group!r}: {entry_id} was moved after {deliveries_} deliveries, not {contents.max_deliveries}"
+        seen.add(entry_id)
+
+
+def differences(shown: Mapping[str, list[str]]) -> Iterator[str]:
+    """What servers show that have the same offset, by their names: the same answers, in the order of the questions."""
+    first, *others = shown.items()
+    for name, found in others:
+        for one, other in zip(first[1], found, strict=True):
+            if one != other:
+                yield f"{first[0]} and {name} differ: {one[:300]} and {other[:300]}"
 
 
 def counts(records: Records, group: bytes, contents: GroupContents) -> Iterator[str]:

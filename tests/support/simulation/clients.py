@@ -25,6 +25,9 @@ CAPPED = b"capped"
 WATCHED = b"watched"
 QUEUE = b"queue"
 GROUPS = (b"g0", b"g1")
+# The second group has a policy: what was delivered so often is moved instead of claimed.
+DEAD_LETTERS = b"dead"
+MAX_DELIVERIES = 2
 _CAP = 20
 _PAUSE_S = 0.02
 _NEW_CONNECTIONS = 0.01  # so often a client connects again for no reason
@@ -291,6 +294,9 @@ class Consumer(Worker):
         if not self._is_made:
             reply = await self._ask("XGROUP", "CREATE", QUEUE, self.group, "0", "MKSTREAM")
             self._is_made = not isinstance(reply, ErrorReply) or str(reply).startswith("BUSYGROUP")
+            if self._is_made and self.group == GROUPS[1]:
+                policy = ("MAXDELIVERIES", MAX_DELIVERIES, "DEADLETTER", DEAD_LETTERS)
+                await self._ask("XGROUP", "POLICY", QUEUE, self.group, *policy)
             return
         chance = self._random.random()
         if chance < 0.45:

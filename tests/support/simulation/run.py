@@ -17,7 +17,7 @@ from riverbed.store.check import Check
 from riverbed.store.check.deep import DeepCheck
 from tests.support.faults.ledger import Contents, read_id
 from tests.support.simulation import clients
-from tests.support.simulation.checker import Final, GroupContents, judge
+from tests.support.simulation.checker import Final, GroupContents, differences, judge
 from tests.support.simulation.children import Forks
 from tests.support.simulation.client import PATIENCE_S, Client, ErrorReply, Lost
 from tests.support.simulation.clients import Consumer, Producer, Reader, Watcher, Worker
@@ -339,16 +339,13 @@ class World:
         shown = {}
         for machine in self.machines:
             client = await self._judges_client(machine.name)
-            streams = [clients.WATCHED, clients.QUEUE, *clients.STREAMS]
+            streams = [clients.WATCHED, clients.QUEUE, clients.DEAD_LETTERS, *clients.STREAMS]
             found = [await client.ask("DEBUG", "DIGEST")]
             found += [await client.ask("XINFO", "STREAM", stream, "FULL", "COUNT", 0) for stream in streams]
             shown[machine.name] = [_without_layout(reply) for reply in found]
             client.close()
-        first, *others = shown.items()
-        for name, found in others:
-            for one, other in zip(first[1], found, strict=True):
-                if one != other:
-                    yield f"{first[0]} and {name} differ: {one[:300]} and {other[:300]}"
+        for line in differences(shown):
+            yield line
 
     async def _judges_client(self, name: str) -> Client:
         for _ in range(100):
@@ -390,6 +387,11 @@ class World:
             if len(pending) != found[b"pending"]:
                 self.history.violation(f"{found[b'name']!r} has {len(pending)} pending, and says {found[b'pending']}")
             groups[found[b"name"]] = GroupContents(pending, read_id(found[b"last-delivered-id"]))
+        for _, fields in await client.ask("XRANGE", clients.DEAD_LETTERS, "-", "+"):
+            told = dict(zip(fields[::2], fields[1::2], strict=True))
+            group = groups[told[b"riverbed-group"]]
+            group.moved.append((read_id(told[b"riverbed-origin-id"]), int(told[b"riverbed-deliveries"])))
+            group.max_deliveries = clients.MAX_DELIVERIES
         return groups
 
     async def _stop_all(self) -> None:
