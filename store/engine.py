@@ -23,6 +23,7 @@ from riverbed.store import adoption
 from riverbed.store.checkpoint import Checkpoints, Durability
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.ownership import keep_access
 from riverbed.store.errors import (
     TABLE_DAMAGE,
     LogWriteError,
@@ -34,7 +35,7 @@ from riverbed.store.errors import (
 )
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
-from riverbed.store.layout import STATE_DIRECTORY
+from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch
 from riverbed.store.log.tail import KnownOffsets
@@ -457,9 +458,11 @@ class Engine:
         options = self.options
         self._end_quietly()
         self.txn.abort()
-        self.tables.close()
+        self._close_tables()
         self.log.close()
         try:
+            for name in (STATE_DIRECTORY, LOG_DIRECTORY):
+                keep_access(source / name, self.directory / name)
             adoption.move_in(self.directory, source, self.files)
             self.tables = Tables(self.directory, options.map_bytes, syncs_later=True)
             self.txn.change_tables(self.tables)
@@ -484,8 +487,9 @@ class Engine:
         state = self.directory / STATE_DIRECTORY
         self._end_quietly()
         self.txn.abort()
-        self.tables.close()
+        self._close_tables()
         try:
+            keep_access(made, state)
             kept = self._move_aside(state, put_aside)
             if kept is None:
                 self.files.rename(made, state)
@@ -499,6 +503,15 @@ class Engine:
         self.check_space()
         if kept is not None:
             raise kept
+
+    def _close_tables(self) -> None:
+        """Close the tables, with what marks them as in use, while the log goes on.
+
+        Without the mark a start after a power cut takes missing writes of the log for damage: it is synced before.
+        """
+        with contextlib.suppress(LogWriteError):
+            self._sync()
+        self.tables.close()
 
     def _move_aside(self, state: Path, put_aside: Path) -> OSError | None:
         """Move the closed tables; -> why that failed, with the tables where they were."""
@@ -652,6 +665,9 @@ class Engine:
 
     def abandon(self) -> None:
         """Release the directory without committing the open transaction."""
-        with self._lock, contextlib.closing(self.log), contextlib.closing(self.tables):
-            self._end_quietly()
-            self.txn.abort()
+        with self._lock, contextlib.closing(self.log):
+            try:
+                self._end_quietly()
+                self.txn.abort()
+            finally:
+                self.tables.close(is_log_durable=not self.log.unsynced_bytes)

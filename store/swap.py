@@ -17,12 +17,9 @@ This module knows no rows and no commands.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import shutil
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +27,7 @@ from typing import Any, Final
 
 from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
+from riverbed.store.disk.ownership import give_access
 from riverbed.store.disk.real_files import read_file, require_plain
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY
@@ -115,7 +113,7 @@ def put_in_place(
     files.close(files.create(places.home / incr.name))
     owner = places.data.stat()
     for path in (work / DATA_NAME, places.home / base.name, places.home / incr.name):
-        _give(path, owner)
+        give_access(path, owner)
     files.sync_directory(places.home)
     files.rename(places.data, work / _OLD)
     _move(places.state / LOCK_NAME, places.old_lock, files)
@@ -124,7 +122,7 @@ def put_in_place(
     gone = [file.as_history() for file in (*old.files, *old.history) if file.name not in kept]
     manifest = Manifest(base, (*gone, *backlog), (incr,), replids)
     manifests.replace(places.manifest, manifest, files)
-    _give(places.manifest, owner)
+    give_access(places.manifest, owner)
     KilledCompaction(places, files, manifest, (base.name, incr.name), is_new=True).move_in()
 
 
@@ -153,7 +151,7 @@ def end_compaction(places: Places, files: Files) -> bool:
     if killed.is_new and manifest.history != manifest.backlog:
         manifests.replace(places.manifest, replace(manifest, history=manifest.backlog), files)
         if places.data.exists():
-            _give(places.manifest, places.data.stat())
+            give_access(places.manifest, places.data.stat())
     return True
 
 
@@ -220,13 +218,6 @@ def _move(source: Path, target: Path, files: Files) -> bool:
         return False
     files.rename(source, target)
     return True
-
-
-def _give(path: Path, owner: os.stat_result) -> None:
-    """Give a file the owner and mode of the server's files.  A user other than the server's must be root for that."""
-    with contextlib.suppress(PermissionError):
-        os.chown(path, owner.st_uid, owner.st_gid)
-        path.chmod(stat.S_IMODE(owner.st_mode))
 
 
 def _planned(places: Places, files: Files) -> tuple[str, str] | None:

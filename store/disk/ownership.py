@@ -1,8 +1,10 @@
-"""Gives files that root makes in a store to the user of its server, as that user could not open them otherwise."""
+"""Has new files of a store keep the user, the group and the mode of others, so that those who read these read them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from itertools import chain
 from pathlib import Path
 
@@ -15,3 +17,19 @@ def give(made: Path, owner: os.stat_result) -> None:
     if os.geteuid() == 0:
         for path in chain((made,), made.rglob("*")):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def give_access(made: Path, owner: os.stat_result) -> None:
+    """Give `made` the user, group and mode of `owner`, as far as this process may."""
+    with contextlib.suppress(PermissionError):
+        os.chown(made, owner.st_uid, owner.st_gid)
+        made.chmod(stat.S_IMODE(owner.st_mode))
+
+
+def keep_access(made: Path, old: Path) -> None:
+    """`give_access` of `old` to the directory `made` that takes its place, and of its files to those of their names."""
+    with contextlib.suppress(FileNotFoundError):
+        give_access(made, old.stat())
+        for path in made.iterdir():
+            if (like := old / path.name).exists():
+                give_access(path, like.stat())

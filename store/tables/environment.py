@@ -322,12 +322,14 @@ class Tables:
         lines = [line.split() for line in self.env.readers().splitlines()[1:]]  # the first line has headings
         return [Reader(int(pid), thread, int(number)) for pid, thread, number in lines if number.isdigit()]
 
-    def close(self) -> None:
+    def close(self, *, is_log_durable: bool = True) -> None:
+        """Close the tables.  The mark that they are in use stays when a power cut may still take writes of the log."""
         self.retry_mark()
         if self._syncs_later and self.failure is None:
             with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start resolves it
                 self.env.sync(True)
-                powercut.end_use(self.path)
+                if is_log_durable:
+                    powercut.end_use(self.path)
         self.env.close()
         if self._lock_file is not None:
             os.close(self._lock_file)

@@ -230,3 +230,15 @@ def test_a_sync_that_cannot_stand_beside_the_store_changes_nothing(
         store.engine.adopt(directory / SOURCE)
     store.engine.abandon()
     assert contents(directory) == old
+
+
+def test_the_old_log_is_durable_when_its_tables_are_closed(template: Path, tmp_path: Path) -> None:
+    """Their mark says that a power cut may have taken writes; the next start may find the old store without it."""
+    store = Store(shutil.copytree(template, tmp_path / "data"))
+    store.fill(b"s", 3)
+    store.commit()
+    old_log = store.engine.log
+    assert old_log.unsynced_bytes
+    store.engine.adopt(store.directory / SOURCE)
+    assert not old_log.unsynced_bytes
+    store.engine.close()

@@ -12,12 +12,13 @@ import pytest
 
 from riverbed.server.background.integrity.repair_worker import Remaking
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.engine import Engine
 from riverbed.store.errors import ReplayError
 from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.options import Fsync
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables import environment
+from riverbed.store.tables import environment, power_loss
 from tests.support.store.stores import Store, sid
 
 NO_REPORTS: Any = SimpleNamespace(step=lambda *step: None)
@@ -49,7 +50,7 @@ class Noting(OsFiles):
 
 def remade(store: Store, end: LogPosition | None = None, **sizes: int) -> Path:
     """-> tables that the store's log has made, up to `end`."""
-    remaking = Remaking(store.directory, MAP_BYTES, sizes.get("entries", 100), sizes.get("size", 4096), 0)
+    remaking = Remaking(store.directory, MAP_BYTES, sizes.get("entries", 100), sizes.get("size", 4096), 0, 1)
     remaking.replay(end or store.engine.log.end, NO_REPORTS)
     remaking.check(NO_REPORTS)
     return store.directory / REPAIR_DIRECTORY / STATE_DIRECTORY
@@ -170,7 +171,7 @@ def test_new_tables_are_durable_when_the_process_says_so(tmp_path: Path, monkeyp
         return opened[-1]
 
     monkeypatch.setattr(environment, "_open", open_noted)
-    Remaking(store.directory, MAP_BYTES, 100, 4096, 0).replay(store.engine.log.end, NO_REPORTS)
+    Remaking(store.directory, MAP_BYTES, 100, 4096, 0, 1).replay(store.engine.log.end, NO_REPORTS)
     assert opened and opened[-1].is_synced
     monkeypatch.undo()
     store.kill()
@@ -179,7 +180,7 @@ def test_new_tables_are_durable_when_the_process_says_so(tmp_path: Path, monkeyp
 def test_new_tables_that_are_broken_are_found_by_the_process(tmp_path: Path) -> None:
     store = filled(tmp_path)
     made = remade(store)
-    remaking = Remaking(store.directory, MAP_BYTES, 100, 4096, 0)
+    remaking = Remaking(store.directory, MAP_BYTES, 100, 4096, 0, 1)
     path = made / "data.mdb"
     data = path.read_bytes()
     assert b"$1\r\nv" in data
@@ -187,3 +188,42 @@ def test_new_tables_that_are_broken_are_found_by_the_process(tmp_path: Path) -> 
     with pytest.raises(ReplayError, match="are broken as well"):
         remaking.check(NO_REPORTS)
     store.kill()
+
+
+class LookingAtTheLog(Noting):
+    """Notes how much of the log is not durable when the first file takes another's place."""
+
+    engine: Engine | None = None
+    unsynced: int | None = None
+
+    def rename(self, source: Path, target: Path, /) -> None:
+        if self.engine is not None and self.unsynced is None:
+            self.unsynced = self.engine.log.unsynced_bytes
+        super().rename(source, target)
+
+
+def test_the_log_is_durable_before_the_tables_that_tell_of_a_power_cut_are_gone(tmp_path: Path) -> None:
+    """Without the mark in them, writes that a power cut takes from the middle of the log are damage."""
+    files = LookingAtTheLog()
+    store = Store(tmp_path / "store", fsync=Fsync.NO, files=files)
+    store.fill(b"s", 10)
+    store.commit()
+    made = remade(store)
+    assert store.engine.log.unsynced_bytes
+    files.engine = store.engine
+    exchange(store, made)
+    assert files.unsynced == 0
+    store.kill()
+
+
+@pytest.mark.parametrize("save", [True, False])
+def test_a_store_that_is_closed_with_a_log_that_is_not_durable_stays_marked(tmp_path: Path, save: bool) -> None:
+    store = Store(tmp_path / "store", fsync=Fsync.NO)
+    store.fill(b"s", 10)
+    store.commit()
+    store.engine.close(save=save)
+    assert power_loss.is_marked(store.directory / STATE_DIRECTORY) == (not save)
+    store.open()
+    assert store.stream().length == 10
+    store.engine.close()
+    assert not power_loss.is_marked(store.directory / STATE_DIRECTORY)

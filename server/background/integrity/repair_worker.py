@@ -1,6 +1,7 @@
 """The process that makes tables again of the log, while the server goes on with those that it has.
 
-    python -m riverbed.server.background.integrity.repair_worker DIRECTORY MAP-BYTES NODE-ENTRIES NODE-BYTES LEAVE-BYTES
+    python -m riverbed.server.background.integrity.repair_worker \\
+        DIRECTORY MAP-BYTES NODE-ENTRIES NODE-BYTES LEAVE-BYTES STREAM-NO
 
     server                                      this process
     {"replay": [file, byte, offset]}        ->  executes DIRECTORY's log up to there, which is on the disk, into repair/
@@ -11,7 +12,8 @@
                                             <-  {"sound": true}
     ... "replay" again, as often as the server likes, then the end of the input
 
-Every batch of the log is compared with its checksum.  The server deletes what is in repair/ when this has failed.
+The streams are numbered from STREAM-NO on.  Every batch of the log is compared with its checksum.  The server deletes
+what is in repair/ when this has failed.
 """
 
 from __future__ import annotations
@@ -46,12 +48,15 @@ _NICENESS: Final = 5
 class Remaking:
     """The tables in DIRECTORY/repair, made of the log in DIRECTORY."""
 
-    def __init__(self, directory: Path, map_bytes: int, node_entries: int, node_bytes: int, leave_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, map_bytes: int, node_entries: int, node_bytes: int, leave_bytes: int, stream_no: int
+    ) -> None:
         self._home = directory / LOG_DIRECTORY
         self._made = directory / REPAIR_DIRECTORY
         self._map_bytes = map_bytes
         self._node_size = node_entries, node_bytes
         self._leave_bytes = leave_bytes
+        self._first_stream_no = stream_no
         self._files = OsFiles()
 
     def replay(self, end: LogPosition, reports: Reports) -> None:
@@ -68,6 +73,7 @@ class Remaking:
             txn = made.txn
             txn.node_max_entries, txn.node_max_bytes = self._node_size
             txn.replids = manifest.replids
+            txn.next_stream_no = max(txn.next_stream_no, self._first_stream_no)
             start = txn.position
             total = sum(part.size for part in parts if start is None or part.number >= start.file_seq)
             executed = counter(reports.step, EXECUTING, total - (0 if start is None else start.position))

@@ -58,6 +58,8 @@ _READERS_STEPS: Final = 1000
 _WAIT_S: Final = 0.01
 # After a repair that has failed, damage that commands meet begins no other one for so long.
 AGAIN_S: Final = 600.0
+# New tables number streams from so far on: a SCAN, whose cursor is a number of the old ones, then misses no key.
+_NUMBERS_APART: Final = 1 << 32
 _DAMAGED: Final = "damaged"
 
 
@@ -186,7 +188,7 @@ class Repairs:
         tables, txn = engine.tables, engine.txn
         await self._clear()
         arguments = [engine.directory, engine.options.map_bytes, txn.node_max_entries, txn.node_max_bytes]
-        arguments.append(engine.options.reserve_bytes)
+        arguments += [engine.options.reserve_bytes, txn.next_stream_no + _NUMBERS_APART]
         try:
             async with Worker(self._tasks, repair_worker.MODULE, *arguments) as worker:
                 await self._make_tables(worker)
