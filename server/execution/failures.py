@@ -78,7 +78,7 @@ class Failures:
     def fault(self, command: Command, error: Exception, mark: int) -> tuple[bytes]:
         """Undo a command whose handler raised an exception, and keep the commands before it; -> the error reply."""
         txn = self._core.txn
-        has_done_nothing = len(txn.log) == mark and txn.unlogged is None
+        has_done_nothing = txn.is_unchanged_since(mark)
         if isinstance(error, lmdb.ReadersFullError) and has_done_nothing:
             # a read beside the transaction could not begin
             return self.refused(command, CommandError(f"ERR {error}"))

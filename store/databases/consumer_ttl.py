@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.groups import decode_look_key
 from riverbed.store.format.streams import name_key
 
@@ -33,6 +34,7 @@ def sweep(
     """Look at the groups that are due until `expired()`; -> whether all were looked at.
 
     `waiting` returns the names of a group's consumers that wait in a blocking read: these are not idle.
+    Raises DamagedRowError, also when a row here is not the one of its group: it would stay the first one for ever.
     """
     if txn.keep_expired or txn.follows:
         return True  # the log has the deletions
@@ -45,6 +47,8 @@ def sweep(
         group = _find(txn, stream_no, name, now_ms)
         if group is None or group.group_no != group_no:
             txn.lmdb.delete(key, db=txn.handles["consumer_ttls"])
+        elif group.look_ms != look_ms:
+            raise DamagedRowError("the time for consumers", stream_no)
         else:
             _look(group, now_ms, expired, waiting)
         txn.swept = True

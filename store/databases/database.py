@@ -8,7 +8,7 @@ the old one, SWAPDB exchanges two keyspace numbers.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -155,6 +155,8 @@ class Database(Namespace):
         seen = 0
         start = streams.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))
         rows = list(islice(names.iternext(), count + 1)) if seek(names, start) else []
+        if not cursor and len(rows) <= count:
+            self._require_all(packed for packed, _ in rows)
         if not cursor and seek_below(names, start):
             self._require_foreign(*names.item(), now_ms)
         for packed, key in rows[:count]:
@@ -173,6 +175,12 @@ class Database(Namespace):
                 return seen, keys
             self._require_foreign(*rows[count], now_ms)
         return 0, keys
+
+    def _require_all(self, names: Iterable[bytes]) -> None:
+        """Refuse all the names of this database that were found when they are not as many as its keys."""
+        found = sum(streams.decode_name_key(packed)[0] == self.keyspace_no for packed in names)
+        if found != self.size:
+            raise DamagedRowError("the list of names")
 
     def _require_foreign(self, packed: bytes, key: bytes, now_ms: int) -> None:
         """Refuse a name beside those of this database that is of one of its streams: a bit has moved it there."""
@@ -417,6 +425,7 @@ class Database(Namespace):
     def _link(self, stream: Stream) -> None:
         """Enter `stream` under its key and number."""
         txn = self.txn
+        txn.change_begins()
         txn.cursor("names").put(streams.name_key(self.keyspace_no, stream.stream_no), stream.key)
         self.cached[stream.key] = stream
         self._count_cached(_size_of(stream.key))
@@ -426,6 +435,7 @@ class Database(Namespace):
 
     def _unlink(self, stream: Stream) -> None:
         txn = self.txn
+        txn.change_begins()
         txn.lmdb.delete(streams.key_key(self.keyspace_no, stream.key), db=txn.handles["keys"])
         txn.lmdb.delete(streams.name_key(self.keyspace_no, stream.stream_no), db=txn.handles["names"])
         self._unlink_deadline(stream)

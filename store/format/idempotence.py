@@ -92,6 +92,11 @@ class IidRow(NamedTuple):
         return cls(record_no, unpack_id(packed_id))
 
 
+def check_row(key: bytes, row: bytes) -> None:
+    """Compare any row of `idmp` with its checksum.  Raises DamagedRowError."""
+    unpack_row(row, key)
+
+
 def producer_key(records_no: int, pid: bytes) -> bytes:
     """The prefix of the keys of the producer's records."""
     return stream_prefix(records_no) + _digest(pid)

@@ -351,7 +351,9 @@ class Members:
         count = consumer.pel_count
         if count <= _INLINE_DELETES:
             owned = list(self.pel.owned(consumer.consumer_no, MIN_ID, MAX_ID))
-            self.pel.remove([packed for run in owned for packed in run.ids()])
+            removed, _ = self.pel.remove([packed for run in owned for packed in run.ids()])
+            if len(removed) != count:
+                raise DamagedRowError("a consumer's list of pending entries", self.stream.stream_no)
         else:
             self.pel.write_young()  # the purge looks for its rows once
             txn.dead_rows.add_consumer(self.group_no, consumer.consumer_no)

@@ -174,9 +174,19 @@ class Group(Members):
         position: StreamID | None = start if self.pel_count else None
         while count < most and cost < _SHOW_COST and position is not None:
             rows, position = self.pel.rows(position, end, consumer_no, self._owner_nos, size)
-            wire, found = show_pending(
-                group_prefix(self.group_no), rows, pack_id(start), pack_id(end), names, now_ms, until_ms, most - count
-            )
+            try:
+                wire, found = show_pending(
+                    group_prefix(self.group_no),
+                    rows,
+                    pack_id(start),
+                    pack_id(end),
+                    names,
+                    now_ms,
+                    until_ms,
+                    most - count,
+                )
+            except ValueError:
+                raise DamagedRowError("the list of pending entries", self.stream.stream_no) from None
             parts.append(wire)
             count += found
             cost += found + 2 * len(rows) + 1

@@ -39,6 +39,7 @@ class Pel(PendingRuns):
         """As `PendingRuns`; the group's young deliveries are empty at first."""
         super().__init__(txn, group_no, is_alive)
         self._young = Young(txn)
+        self._change_begins = txn.change_begins
         self._recent: Run | None = None  # the living run of the tables that `standing` found last; None after a change
 
     def release(self) -> None:
@@ -87,12 +88,12 @@ class Pel(PendingRuns):
     def add_new(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int = 1) -> None:
         """Add entries with ascending IDs that are above the IDs of all runs."""
         if not self._young.add(packed_ids, consumer_no, time_ms, delivery_count):
-            self.write_part()
+            self._write_part_now()
 
     def add_one(self, packed: bytes, consumer_no: int, time_ms: int) -> None:
         """As `add_new`, for an entry that is delivered for the first time."""
         if not self._young.add_one(packed, consumer_no, time_ms):
-            self.write_part()
+            self._write_part_now()
 
     def take_one(self, packed: bytes) -> int | None:
         """Remove an entry; -> its owner's number, None when it is not pending."""
@@ -109,7 +110,7 @@ class Pel(PendingRuns):
     def _change(self, packed: bytes, delivery: Delivery | None) -> None:
         """Note the new state of an entry that `standing` has found."""
         if not self._young.change(packed, delivery):
-            self.write_part()
+            self._write_part_now()
 
     def write_young(self) -> None:
         """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""
@@ -126,6 +127,11 @@ class Pel(PendingRuns):
         else:
             self._replace([], young.drain(MAX_PART))
         return not young.batches and not young.changed
+
+    def _write_part_now(self) -> None:
+        """Write because there is much in memory, in the midst of a change."""
+        self._change_begins()
+        self.write_part()
 
     def _write_changed(self, changed: dict[bytes, Delivery | None]) -> None:
         """Put changes that `Young.drain_changed` has given into the tables.
@@ -156,6 +162,7 @@ class Pel(PendingRuns):
         at = 0
         if young.batches:
             for owner_no, size in young.take(packed_ids):
+                self._change_begins()
                 by_owner[owner_no] = by_owner.get(owner_no, 0) + size
                 at += size
         for run in self._take_whole(packed_ids[at:]) if at < len(packed_ids) else ():
@@ -165,6 +172,7 @@ class Pel(PendingRuns):
         for packed in packed_ids[at:]:
             standing = self.standing(packed)
             if standing is not None:
+                self._change_begins()
                 self._change(packed, None)
                 removed.append(packed)
                 by_owner[standing[0]] = by_owner.get(standing[0], 0) + 1
@@ -186,6 +194,7 @@ class Pel(PendingRuns):
             if size > total - at or b"".join(packed_ids[at : at + size]) != run.packed:
                 return
             at += size
+            self._change_begins()
             self._replace([run], [])
             yield run
 
@@ -196,6 +205,7 @@ class Pel(PendingRuns):
         pieces that differ in their IDs only become one run.
         """
         self._rows("pel")
+        self._change_begins()
         return self._assign_in_tables(wanted)
 
     def _assign_in_tables(self, wanted: Mapping[bytes, Delivery]) -> dict[int | None, int]:

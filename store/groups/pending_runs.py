@@ -221,7 +221,7 @@ class PendingRuns:
         _require_place(cursor, low)
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
-            _require_order(found)
+            self._require_order(low, found)
             return found, False
         seek(cursor, low)  # behind them are other groups' rows, or none
         found = []
@@ -230,8 +230,17 @@ class PendingRuns:
                 Run.under(key, row)  # with a damaged key it would be one of these
                 break
             found.append(row)
-        _require_order(found)
+        self._require_order(low, found)
         return found, True
+
+    def _require_order(self, low: bytes, rows: list[bytes]) -> None:
+        """Raise DamagedRowError unless the IDs of these runs ascend from the key `low` on, as those of a sound tree do.
+
+        The first one may begin below `low`, but ends behind it.
+        """
+        is_behind = not rows or self._prefix + last_in_run(rows[0]) >= low
+        if not is_behind or any(first_in_run(row) <= last_in_run(before) for before, row in pairwise(rows)):
+            raise DamagedRowError("the order of rows")
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
         """The last ID of the first run that ends behind `after` and has a living owner or no owner."""
@@ -393,9 +402,3 @@ def _require_place(cursor: lmdb.Cursor[bytes], low: bytes) -> None:
             raise DamagedRowError("the order of rows")
     if key:
         cursor.set_key(key)
-
-
-def _require_order(rows: list[bytes]) -> None:
-    """Raise DamagedRowError unless the IDs of these runs ascend, as those of different pages of a sound tree do."""
-    if any(first_in_run(row) <= last_in_run(before) for before, row in pairwise(rows)):
-        raise DamagedRowError("the order of rows")

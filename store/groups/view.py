@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import (
     ConsumerRow,
     GroupRow,
@@ -114,5 +114,15 @@ class GroupsView:
 
         pending = PendingRuns(self._view, group_no, is_alive)
         if consumer_no is not None:
-            return pending.owned(consumer_no, MIN_ID, MAX_ID)
-        return pending.runs(MIN_ID, MAX_ID, owners)
+            return _all_of(self.consumer(group_no, consumer_no).pel_count, pending.owned(consumer_no, MIN_ID, MAX_ID))
+        return _all_of(self.group(group_no).pel_count, pending.runs(MIN_ID, MAX_ID, owners))
+
+
+def _all_of(count: int, runs: Iterator[Run]) -> Iterator[Run]:
+    """These runs, which have `count` entries.  Raises DamagedRowError at their end when they have not."""
+    found = 0
+    for run in runs:
+        found += len(run)
+        yield run
+    if found != count:
+        raise DamagedRowError("the list of pending entries")

@@ -31,6 +31,8 @@ from riverbed.store.tables.ranges import seek, seek_below
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import lmdb
+
     from riverbed.store.tables.transaction import Transaction
 
 
@@ -82,10 +84,7 @@ class Idempotence:
         cursor = self._txn.cursor("idmp_ids")
         if cursor.set_key(key):
             return idmp.IidRow.unpack(key, cursor.value()).entry_id
-        if seek(cursor, key):
-            idmp.IidRow.unpack(*cursor.item())
-        if seek_below(cursor, key):
-            idmp.IidRow.unpack(*cursor.item())
+        _compare_beside(cursor, key, idmp.IidRow.unpack)
         return None
 
     # -- mutators ------------------------------------------------------------------------------------------------------
@@ -107,6 +106,7 @@ class Idempotence:
         packed_producer = idmp.producer_key(settings.records_no, pid)
         row = txn.lmdb.get(packed_producer, db=txn.handles["idmp"])
         if row is None:
+            _compare_beside(txn.cursor("idmp"), packed_producer, idmp.check_row)
             held, record_no = 0, 1
             producers += 1
         else:
@@ -188,6 +188,17 @@ class Idempotence:
         key = stream_prefix(self._settings.records_no)
         row = self._txn.lmdb.get(key, db=self._txn.handles["idmp"]) if self._settings.records_no else None
         return idmp.RecordsRow(self.duration_s, 0, 0) if row is None else idmp.RecordsRow.unpack(key, row)
+
+
+def _compare_beside(cursor: lmdb.Cursor[bytes], key: bytes, unpack: Callable[[bytes, bytes], object]) -> None:
+    """Compare the rows before and after the place of a missing one.  Raises DamagedRowError.
+
+    A row whose key has a flipped bit mostly stays where it was.
+    """
+    if seek(cursor, key):
+        unpack(*cursor.item())
+    if seek_below(cursor, key):
+        unpack(*cursor.item())
 
 
 def content_iid(words: list[bytes]) -> bytes:

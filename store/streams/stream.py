@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
@@ -278,11 +279,22 @@ class Stream:
             self.txn.refuse_misplaced(high + b"\0", high)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
-        """The keys of `rows`, oldest first; the cost does not depend on the size of the entries."""
+        """The keys of `rows`, oldest first; one row at a time is in memory.  Raises DamagedRowError.
+
+        What is done by a key alone is logged, and would outlive the repair of a damaged key.
+        """
         start = max(start, self.floor_id)
         if not self.length or start > end or (count is not None and count <= 0):
             return []
-        return ranges.read_keys(self.txn.reader, self.prefix + pack_id(start), self.prefix + pack_id(end), count)
+        high = self.prefix + pack_id(end)
+        found: list[bytes] = []
+        if seek(self.txn.reader, self.prefix + pack_id(start)):
+            for key, row in islice(self.txn.reader.iternext(), count):
+                bare_row(key, row)  # also the one behind the range, whose key may be damaged
+                if key > high:
+                    break
+                found.append(key)
+        return found
 
     def entry(self, entry_id: StreamID) -> bytes | None:
         """The row of one entry, None when there is no such entry."""
@@ -418,6 +430,7 @@ class Stream:
     ) -> None:
         """Set the counters; a `max_deleted_id` of 0-0 changes nothing.  Logs XSETID."""
         words = [b"XSETID", self.key, id_text(last_id)]
+        self.txn.change_begins()
         if last_id + 1 < self.floor_id:
             # new entries may get IDs of dead entries that wait for the purge
             self.txn.clear_below(self.stream_no, self.floor_id)
@@ -488,6 +501,7 @@ class Stream:
         """Delete one row and subtract it from its node's count.  `_refresh_edges` must follow."""
         if not self.has(entry_id):
             return False
+        self.txn.change_begins()
         self.txn.reader.delete()
         self.length -= 1
         if self.tail_total > self.tail_dead and entry_id >= self.tail_first_id:

@@ -176,6 +176,7 @@ def _trim_rows(stream: Stream, trim: Trim, first_id: StreamID, last_id: StreamID
         keys = stream.keys(first_id, last_id, stream.length - trim.threshold)
     else:
         keys = stream.keys(first_id, min(last_id, StreamID(trim.threshold - 1)))
+    stream.txn.change_begins()
     for key in keys:
         stream.txn.reader.set_key(key)
         stream.txn.reader.delete()
@@ -186,6 +187,7 @@ def _trim_rows(stream: Stream, trim: Trim, first_id: StreamID, last_id: StreamID
 def _drop_below(stream: Stream, floor_id: StreamID, removed: int, dropped_nodes: int) -> None:
     """Raise the floor to `floor_id`: delete the rows below it now if they are few, else leave them to the purge."""
     old_floor = stream.floor_id
+    stream.txn.change_begins()
     if floor_id > MAX_ID:
         # no floor can be above the largest ID, so its entry is deleted by itself
         floor_id = MAX_ID

@@ -239,13 +239,6 @@ def is_run(cursor: lmdb.Cursor[bytes], packed_ids: bytes) -> bool:
     return b"".join(packed_ids_in(keys)) == packed_ids
 
 
-def read_keys(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[bytes]:
-    """The keys of `read`, forward; the cost does not depend on the size of the rows."""
-    if not seek(cursor, low):
-        return []
-    return list(takewhile(high.__ge__, islice(cursor.iternext(values=False), count)))
-
-
 def _first_past(rows: list[Row], high: bytes) -> int:
     """The index of the first row whose key is above `high`."""
     low, past = 0, len(rows)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format import dead_rows, groups, idempotence, pending, streams
 from riverbed.store.format.entries import bare_pairs, bare_row
-from riverbed.store.format.meta import META_VERSION, check_row
+from riverbed.store.format.meta import META_READERS, META_VERSION, check_row
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.model import Row
 from riverbed.store.tables.reader import TableReader
@@ -134,6 +134,8 @@ def _check_idempotence(reader: TableReader, key: bytes, row: bytes) -> _Found:
 
 
 def _check_meta(reader: TableReader, key: bytes, row: bytes) -> _Found:
+    if key not in META_READERS:
+        raise ValueError("no row has this name")
     if key != META_VERSION:  # every version reads it, so that it has no checksum
         check_row(row)
     return iter(())

@@ -42,6 +42,7 @@ _NO_LIMIT: Final = 1 << 62
 FREED_AT_ONCE = 1000
 # Changed streams or groups that are written in one part of a checkpoint's work.
 PART: Final = 64
+_NO_CHANGE: Final = -1
 
 Notify = Callable[[Change, Namespace, bytes], None]
 
@@ -90,6 +91,7 @@ class Transaction:
         self.extension_bytes = 0
         self.joined_commands = 0  # how many more commands than pieces were logged since the start
         self.unlogged: Unlogged | None = None
+        self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
         self.observers: list[Observer] = []
@@ -134,6 +136,7 @@ class Transaction:
         self.log.clear()
         self.extension_bytes = 0
         self.unlogged = None
+        self._changed_at = _NO_CHANGE
         self.young_ids = self.changed_ids = self.copied_bytes = 0
         self.dirty.clear()
         self.lose_observers()
@@ -322,6 +325,18 @@ class Transaction:
             observer.logged(self.log)
         self.log.clear()
         self.extension_bytes = 0
+        self._changed_at = _NO_CHANGE
+
+    def change_begins(self) -> None:
+        """Called before a change of rows or of memory that is logged later, when a damaged row may be met before that.
+
+        A command that then fails is undone, although it has logged nothing.
+        """
+        self._changed_at = len(self.log)
+
+    def is_unchanged_since(self, mark: int) -> bool:
+        """Whether nothing has changed since `mark` commands were logged.  May say no without a reason."""
+        return len(self.log) == mark and self.unlogged is None and self._changed_at != mark
 
     def log_later(self, changed: Unlogged) -> None:
         """Have `changed` log its rest when the command ends, or before another object changes."""

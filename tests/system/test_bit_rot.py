@@ -1,13 +1,15 @@
 """A flipped bit of a stored file is never answered as if it were data, and no new log is made of it.
 
-`python -m tests.support.faults.bit_rot` flips many more; `docs/reliability.md` has what became of them.
+`python -m tests.support.faults.bit_rot` and `row_rot` flip many more; `docs/reliability.md` has what became of them.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from tests.support.faults import row_rot
 from tests.support.faults.bit_rot import BAD, Rot
+from tests.support.faults.row_rot import RowRot
 
 # Among them, of the tables: flips in values, IDs, stream rows, runs, and one in the key of an entry (48).  Those of the
 # second row were answered wrongly once: keys of entries (1246, 3068), consumers (1262, 1488), streams (3711) and inside
@@ -36,3 +38,10 @@ def test_no_flipped_bit_is_answered_as_data_or_taken_into_a_new_log(rot: Rot, ki
 
 def test_damage_is_answered_with_errors_and_stops_a_rewrite(rot: Rot) -> None:
     assert any(rot.flip("data.mdb", seed)[0] == {"error"} for seed in range(20))
+
+
+def test_a_command_that_meets_a_damaged_row_does_it_or_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    rot = RowRot(tmp_path_factory.mktemp("rows"))
+    found = [rot.flip(seed) for seed in range(40)]
+    assert [told for verdicts, told in found if not verdicts.isdisjoint(row_rot.BAD)] == []
+    assert {"unseen", "error", "refused"} <= set().union(*(verdicts for verdicts, _ in found))

@@ -200,7 +200,7 @@ class Rot:
 
     def _in_copy(self, read: Callable[[Path], list[Any]]) -> list[Any]:
         """What `read` finds in a copy, in a process of its own."""
-        return _in_child(lambda: read(self._copy()))
+        return in_child(lambda: read(self._copy()))
 
     def _copy(self) -> Path:
         copy = self._work / "copy"
@@ -242,7 +242,7 @@ class Rot:
         self, path: Path, bit: int, read: Callable[[Path], list[Any]], expected: list[Any]
     ) -> tuple[set[str], str]:
         try:
-            found = _in_child(partial(self._read_flipped, path, bit, read))
+            found = in_child(partial(self._read_flipped, path, bit, read))
         except Died as error:
             return {"killed"}, str(error)
         if isinstance(found, str):
@@ -266,7 +266,7 @@ class Died(Exception):
     """A process was killed by a signal, or did not end."""
 
 
-def _in_child(work: Callable[[], Any]) -> Any:
+def in_child(work: Callable[[], Any]) -> Any:
     """What `work` returns, executed in a fork.  Raises Died."""
     reading, writing = os.pipe()
     child = os.fork()
