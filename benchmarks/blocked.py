@@ -52,7 +52,7 @@ class Crowd:
         deadline = time.monotonic() + TIMEOUT_S
         while info(self._server.port, "clients")["blocked_clients"] != str(WAITING):
             if time.monotonic() > deadline:
-                raise AssertionError("not everybody waits")
+                raise AssertionError("not all clients wait")
             time.sleep(0.005)
 
     def replies(self, least: int) -> Iterator[tuple[int, bytes]]:

@@ -176,7 +176,7 @@ def test_what_root_compacts_stays_its_owners(original: Path, tmp_path: Path) -> 
 
 
 def test_without_a_manifest_the_old_tables_are_put_back(original: Path, old: Any, tmp_path: Path) -> None:
-    """Somebody lost the log after a kill: the tables are all there is."""
+    """The log was lost after a kill: the tables are all there is."""
     directory = shutil.copytree(original, tmp_path / "data")
     places = Places(directory)
     places.work.mkdir()

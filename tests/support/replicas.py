@@ -17,7 +17,7 @@ def info(server: Server, section: str = "replication") -> dict[str, str]:
 
 
 def follow(replica: Server, port: int) -> None:
-    """Have `replica` follow whoever listens on that port, and wait until it does."""
+    """Have `replica` follow the server on that port, and wait until it does."""
     with replica.client() as client:
         assert client.ask("REPLICAOF", "127.0.0.1", port).startswith(b"+OK")
     until_linked(replica)

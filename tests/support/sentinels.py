@@ -163,7 +163,7 @@ class Watched:
             for number in range(3):
                 sentinel = SentinelServer(self._directory / f"sentinel-{number}", self._directory / "logs", first)
                 self.sentinels.append(starting.enter_context(sentinel))
-            self.until(self._is_known, "every sentinel knows everybody")
+            self.until(self._is_known, "every sentinel knows all servers")
             self._running = starting.pop_all()
         return self
 
@@ -200,13 +200,13 @@ class Watched:
         return [one for one in self.members if one is not member]
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        """Wait until something holds; fails with everybody's log when that takes too long."""
+        """Wait until something holds; fails with all logs when that takes too long."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 if holds():
                     return
-            except OSError:  # somebody does not listen yet, or no longer
+            except OSError:  # a server does not listen yet, or no longer
                 pass
             if time.monotonic() > deadline:
                 logs = "\n".join(server.log_tail(2000) for server in (*self.members, *self.sentinels))

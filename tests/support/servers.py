@@ -37,14 +37,14 @@ PATIENCE_S = 240.0
 # A process that a server starts now and then, whatever a test does.
 _SCRUB = "scrub_worker"
 
-# Below those that a kernel gives to whoever takes any, a proxy or the near end of a connection: between our look and
-# the server's own bind nobody comes by one of these.  Where to begin is chance, should tests run twice at a time.
+# Below those that a kernel gives to sockets that take any, such as a proxy or the near end of a connection: between our
+# look and the server's own bind none of these is given away.  The first is chosen at random, should tests run twice.
 _PORTS = range(10_000, 32_000)
 _next_port = itertools.count(random.SystemRandom().randrange(len(_PORTS)))
 
 
 def free_port() -> int:
-    """A port nobody listened on a moment ago.  `Server.start` tries another one when somebody was quicker."""
+    """A port that was free a moment ago.  `Server.start` tries another one when it was taken meanwhile."""
     for _ in _PORTS:
         port = _PORTS[next(_next_port) % len(_PORTS)]
         with socket.socket() as listener, contextlib.suppress(OSError):
@@ -127,7 +127,7 @@ class Server:
         raise StartError(f"{self.name} did not answer in {timeout_s:.0f} s\n{self.log_tail()}")
 
     def _is_another(self, client: RawClient) -> bool:
-        """Whether a server of somebody else took the port while ours was starting; ours is about to find it in use."""
+        """Whether another server took the port while ours was starting; ours is about to find it in use."""
         reply = parse(client.ask("CONFIG", "GET", "dir"))
         return reply.kind != "-" and Path(os.fsdecode(reply.pairs()[0][1].text)).resolve() != self.directory.resolve()
 

@@ -1,4 +1,4 @@
-"""What a directory holds, to the byte: to see that somebody has left it alone.
+"""What a directory holds, to the byte: to see that it was left alone.
 
 before = tree(directory)
 ...

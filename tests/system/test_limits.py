@@ -1,4 +1,4 @@
-"""Clients that send too much, too little, or never read: memory stays bounded and everybody else is served.
+"""Clients that send too much, too little, or never read: memory stays bounded and others are served.
 
 No test here measures time.  "Others are served" means that another client gets its answer at all; "bounded" means that
 the server's private memory stays far below what the hostile client would make a careless server allocate.
@@ -24,7 +24,7 @@ IDLE_CONNECTIONS = 5_000
 
 
 def assert_serves(server: Server) -> None:
-    """Somebody new connects, writes and reads."""
+    """A new client connects, writes and reads."""
     with server.client() as client:
         added = parse(client.ask("XADD", "others", "*", "f", "v"))
         assert added.kind == "$", f"{added}\n{server.log_tail()}"

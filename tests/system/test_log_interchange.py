@@ -1,4 +1,4 @@
-"""The log is the whole truth, and anybody who reads Redis's logs can read it.
+"""The log is the whole truth, and a reader of Redis's logs can read it.
 
 After random scripts the log directory alone rebuilds the same state (the tables are thrown away), and a real
 redis-server that is given a copy of the log directory shows the same streams and deadlines.  The other way round, we

@@ -29,7 +29,7 @@ def entries(server: RiverbedServer, key: str = "s") -> bytes:
 
 
 class Babbler:
-    """Somebody who says what a primary says, and then anything, for as long as he is listened to."""
+    """A peer that says what a primary says, and then anything, for as long as it is listened to."""
 
     def __init__(self, answer: bytes, piece: Callable[[], bytes], first: bytes = b"") -> None:
         self.hung_up_on = threading.Event()

@@ -45,7 +45,7 @@ LOG = "appendonlydir"
 MANIFEST = f"{LOG}/appendonly.aof.manifest"
 PLAN = "state/compact/plan.json"
 SNAPSHOT = "snapshots/one"
-# Somebody waits for the other end of a pipe, or reads a device without end.
+# A process waits for the other end of a pipe, or reads a device without end.
 PATIENCE_S = 300
 
 

@@ -1,8 +1,8 @@
 """Reads the entries of streams from the Parquet files of a snapshot, in the order and the batches of `fetch.py`.
 
 Row groups and columns that are not asked for are not read: the range of IDs of a file is in the manifest, that of
-milliseconds of a row group in its statistics.  An entry's fields are here by name alone, so that whoever wants them in
-the order in which they were added, or all of several equal ones, needs the tables.
+milliseconds of a row group in its statistics.  An entry's fields are here by name alone: their order, and all but one
+of several of the same name, are in the tables alone.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tests.support.servers import ROOT
 from tests.support.ticks import in_loop
 
 SERVER = ROOT / "server"
-# What begins something that may go on, or end, without anybody's notice.
+# What begins something that may go on, or end, unnoticed.
 STARTING = {
     "Popen",
     "Thread",

@@ -1,4 +1,4 @@
-"""What commands with subcommands for whoever runs the server have in common: word counts, unknown subcommands, HELP."""
+"""What the commands for operators that have subcommands have in common: word counts, unknown subcommands, HELP."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Clients that wait for a group, and what may happen to them: killed while they are woken, their group gone, time up.
 
-Nobody is told anything but the documented error, no entry is lost, and entries go to whoever has waited longest.
+Clients get the documented error and no other, no entry is lost, and entries go to the client that waits longest.
 """
 
 from __future__ import annotations

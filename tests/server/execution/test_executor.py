@@ -1,4 +1,4 @@
-"""Ticks: one commit for everybody, no reply before it, and what is undone when something fails.
+"""Ticks: one commit for all clients, no reply before it, and what is undone when something fails.
 
 The first part runs the executor without sockets (`ticks.py`), the second a server as clients see it.
 """
@@ -174,7 +174,7 @@ def test_much_output_ends_a_clients_turn_and_the_rest_comes_in_order(tmp_path: P
         await ticks.settle()
         client.replies()
         client.send("XRANGE s - +", "PING", "XRANGE s - +", "XADD s 1-2 f v", "XLEN s")
-        # more of the same client, and somebody else, in the same tick
+        # more of the same client, and another client, in the same tick
         client.send("ECHO late")
         other.send("XLEN s")
         await ticks.settle()
@@ -349,7 +349,7 @@ def test_a_reader_that_a_failed_tick_had_served_learns_that_it_failed(tmp_path: 
         await ticks.ask(reader, "XREAD BLOCK 0 STREAMS s $")
         ticks.files.free = 10
         assert await ticks.ask(writer, "XADD s 1-1 f v") == [DISK_FULL]
-        # an entry that nobody will ever see again is not shown to anybody
+        # an entry that no client will see again is shown to none
         assert reader.replies() == [DISK_FULL]
         assert ticks.executor.control.blocked_clients() == 0
         ticks.close(save=False)

@@ -1,4 +1,4 @@
-"""A tick is short: who has little to ask does not wait for everybody's pipelines, and nobody waits for ever."""
+"""A tick is short: a client with one request does not wait for the pipelines of others, and none waits for ever."""
 
 from __future__ import annotations
 

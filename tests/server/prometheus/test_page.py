@@ -95,7 +95,7 @@ def watched(start_riverbed: StartRiverbed) -> tuple[RiverbedServer, int]:
 
 
 def start_watched(start_riverbed: StartRiverbed, options: dict[str, object]) -> tuple[RiverbedServer, int]:
-    """A server and its port of metrics; another one is tried when somebody else was quicker."""
+    """A server and its port of metrics; another one is tried when it was taken meanwhile."""
     for _ in range(2):
         port = free_port()
         try:

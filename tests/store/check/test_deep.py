@@ -1,4 +1,4 @@
-"""The log, executed anew, beside the tables: what is consistent in itself and is not what was logged."""
+"""The log, executed again, beside the tables: what is consistent in itself and is not what was logged."""
 
 from __future__ import annotations
 

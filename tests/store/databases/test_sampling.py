@@ -106,7 +106,7 @@ def test_a_walk_over_many_streams_goes_on_with_the_next_look(store: Store) -> No
         look(store, watched)
         look(store, watched)
         assert keys_of(watched)[0] == b"k240"
-        # a new walk has begun; the chosen are read anew, whether it has come to them or not
+        # a new walk has begun; the chosen are read again, whether it has come to them or not
         store.add(b"k240", "4-0")
         look(store, watched)
         assert (keys_of(watched)[0], watched.streams[0].length) == (b"k240", 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from riverbed.store.format.resp import encode_words, id_bulk, id_bulks
-from riverbed.store.groups import recent_deliveries as handedout
+from riverbed.store.groups import recent_deliveries as deliveries_module
 from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.ids import StreamID, id_text, make_id, pack_id
 
@@ -50,7 +50,7 @@ def test_other_words_are_not_known(change: object) -> None:
 
 
 def test_the_oldest_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handedout, "_CAPACITY", 250)
+    monkeypatch.setattr(deliveries_module, "_CAPACITY", 250)
     recent_deliveries = RecentDeliveries()
     first, second, third = (note(recent_deliveries, ids(start, 100)) for start in (0, 100, 200))
     assert len(recent_deliveries) == 200

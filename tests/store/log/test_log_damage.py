@@ -248,7 +248,7 @@ def test_damage_before_the_last_file_is_never_a_torn_tail() -> None:
         del cut.data(FIRST)[size:]
         with pytest.raises(CorruptionError):
             reopened(cut)
-        # A Redis that wrote the manifest anew forgot how long the file was.
+        # A Redis that wrote the manifest again forgot how long the file was.
         text = bytes(cut.data(MANIFEST)).splitlines(keepends=True)
         text[0] = b"file appendonly.aof.1.incr.aof seq 1 type i startoffset 0 checksum crc32c\n"
         cut.put(MANIFEST, b"".join(text[:-1]))

@@ -27,7 +27,7 @@ def freeze(store: Store) -> Snapshot:
         store.open()
 
 
-def thaw(snapshot: Snapshot, directory: Path) -> None:
+def restore_into(snapshot: Snapshot, directory: Path) -> None:
     restore_snapshot(snapshot, directory, steps=lambda step, done, total: None)
 
 
@@ -49,20 +49,20 @@ def busy(store: Store) -> Store:
 def test_a_restored_store_holds_what_the_snapshot_held(busy: Store, open_store: OpenStore) -> None:
     snapshot, before = freeze(busy), busy.dump()
     directory = busy.directory.parent / "store-1"
-    thaw(snapshot, directory)
+    restore_into(snapshot, directory)
     assert open_store().dump() == before
 
 
 def test_its_log_alone_holds_the_same(busy: Store, open_store: OpenStore) -> None:
     snapshot, before = freeze(busy), busy.dump()
-    thaw(snapshot, busy.directory.parent / "store-1")
+    restore_into(snapshot, busy.directory.parent / "store-1")
     restored = open_store()
     restored.rebuild()
     assert restored.dump() == before
 
 
 def test_what_is_written_to_it_is_there_after_any_restart(busy: Store, open_store: OpenStore) -> None:
-    thaw(freeze(busy), busy.directory.parent / "store-1")
+    restore_into(freeze(busy), busy.directory.parent / "store-1")
     restored = open_store()
     restored.fill(b"new", 3, db=5)
     restored.run("XADD", "s", "99-0", "f", "v")
@@ -75,7 +75,7 @@ def test_what_is_written_to_it_is_there_after_any_restart(busy: Store, open_stor
 def test_offsets_go_on_where_the_snapshot_was_taken_on_the_same_line(busy: Store, open_store: OpenStore) -> None:
     snapshot = freeze(busy)
     directory = busy.directory.parent / "store-1"
-    thaw(snapshot, directory)
+    restore_into(snapshot, directory)
     restored = open_store(is_replica=True)
     assert restored.engine.log.end.offset == snapshot.manifest.offset
     assert restored.engine.log.replids.replication_id == snapshot.manifest.replication_id
@@ -83,7 +83,7 @@ def test_offsets_go_on_where_the_snapshot_was_taken_on_the_same_line(busy: Store
 
 def test_a_primary_that_starts_on_it_begins_a_line_of_its_own(busy: Store, open_store: OpenStore) -> None:
     snapshot = freeze(busy)
-    thaw(snapshot, busy.directory.parent / "store-1")
+    restore_into(snapshot, busy.directory.parent / "store-1")
     replids = open_store().engine.log.replids
     assert replids.replication_id != snapshot.manifest.replication_id
     assert snapshot.manifest.replication_id is not None
@@ -94,7 +94,7 @@ def test_a_primary_that_starts_on_it_begins_a_line_of_its_own(busy: Store, open_
 def test_an_empty_store_can_be_restored(store: Store, open_store: OpenStore) -> None:
     store.fill(b"s", 1)
     store.run("DEL", "s")
-    thaw(freeze(store), store.directory.parent / "store-1")
+    restore_into(freeze(store), store.directory.parent / "store-1")
     assert open_store().dump() == {}
 
 
@@ -104,7 +104,7 @@ def test_the_restored_log_is_short(store: Store, open_store: OpenStore) -> None:
     store.run("XTRIM", "s", "MAXLEN", "=", "10")
     store.commit()
     before = store.engine.log.size_bytes
-    thaw(freeze(store), store.directory.parent / "store-1")
+    restore_into(freeze(store), store.directory.parent / "store-1")
     assert open_store().engine.log.size_bytes < before / 10
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_snapshot_is_not_restored(busy: Store, tmp_path: Path, damage:
     data[len(data) // 2] ^= damage == "flip"
     path.write_bytes({"flip": data, "cut": data[:-4096], "longer": data + bytes(4096)}[damage])
     with pytest.raises(CorruptionError, match="CRC-32C"):
-        thaw(snapshot, tmp_path / "thawed")
+        restore_into(snapshot, tmp_path / "thawed")
 
 
 class ShortOfSpace(OsFiles):

@@ -58,8 +58,8 @@ class Rounds:
 
     def check_all(self, what: str) -> None:
         self.check(range(len(self.ledgers)), what)
-        everybody = Ledger(account for ledger in self.ledgers for account in ledger.accounts)
-        hold_to_its_word(self.server, everybody, {SHARED}, what)
+        all_accounts = Ledger(account for ledger in self.ledgers for account in ledger.accounts)
+        hold_to_its_word(self.server, all_accounts, {SHARED}, what)
 
     def total(self, fate: Fate) -> int:
         return sum(ledger.count(fate) for ledger in self.ledgers)

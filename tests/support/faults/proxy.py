@@ -76,7 +76,7 @@ class Proxy:
             except OSError:
                 near.close()
                 continue
-            with self._lock:  # before anybody can tell that it is there, so that `cut` finds it
+            with self._lock:  # before others can see it, so that `cut` finds it
                 self._open |= {near, far}
             self.connections += 1
             threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()

@@ -12,7 +12,7 @@ from tests.support.scripts.differences import DIFFERENCES, MASKS, Difference, Ru
 from tests.support.scripts.generators import CONNECTIONS, Step
 from tests.support.servers import Server
 
-# In a script: kill the second server and start it again.  All connections begin anew, on both servers.
+# In a script: kill the second server and start it again.  All connections begin again, on both servers.
 KILL_STEP: Final = Step(-1, (b"KILL",))
 
 
@@ -125,7 +125,7 @@ class Pair:
     def _kill_second(self) -> None:
         """SIGKILL our server and start it again; the other one goes on, and only its connections end.
 
-        The settings of stream nodes are given at the start: the log's tail is executed before anybody could set them.
+        The settings of stream nodes are given at the start: the log's tail is executed before a client could set them.
         """
         ours = self.servers[1]
         settings = ("stream-node-max-entries", "stream-node-max-bytes")

@@ -20,7 +20,7 @@ OURS: dict[str, object] = {**NODES, "stream-idmp-duration": 86_400}
 SHARED: Family = [(weight, maker) for weight, maker in NEWER_FAMILY if maker is not NewerCommands.xnack]
 # What has piled up is what is looked at.
 LASTING: Family = [(weight, maker) for weight, maker in KEYSPACE if maker is not KeyCommands.flush]
-# Nodes are made anew, without tombstones.
+# Nodes are made again, without tombstones.
 OF_NODES = frozenset((b"radix-tree-keys", b"radix-tree-nodes"))
 UNKNOWN_TO_REDIS = (
     group_differences.NEWER_FIELDS | IDMP_FIELDS | OF_NODES | {b"lag", b"seen-time"}  # made when it loads

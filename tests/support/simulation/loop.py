@@ -208,7 +208,7 @@ class PowerCut(SystemExit):
 
 
 class Clock:
-    """The clock of one machine: the monotonic one is everybody's, the time of day may be moved."""
+    """The clock of one machine: all share the monotonic one, the time of day may be moved."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -34,7 +34,7 @@ class Sentinel:
         self.primary = names[0]
         self._primaries = [(0.0, names[0])]
         self.promotions: list[float] = []
-        self.is_settled = False  # everybody is there, follows the primary, and has what it has
+        self.is_settled = False  # every server is there, follows the primary, and has what it has
         self._names = names
         self._loop = loop
         self._random = random

@@ -76,7 +76,7 @@ def play(directory: Path) -> Session:
 
     with PastServer(session.directory, directory, 2 * HOUR_S) as server:
         client = redis.Redis(port=server.port, decode_responses=True)
-        # Somebody takes over from dead-1, all but the last three entries, and then deletes two of what dead-2 has.
+        # A consumer takes over from dead-1, all but the last three entries, and then deletes two of what dead-2 has.
         client.xclaim("orders", "billing", "alive", 0, ids[0:7])
         client.xack("orders", "billing", *ids[0:6])
         client.xdel("orders", ids[15], ids[16])
@@ -87,7 +87,7 @@ def play(directory: Path) -> Session:
 
     with RiverbedServer(session.directory, directory) as server:
         client = redis.Redis(port=server.port, decode_responses=True)
-        # One entry fails whoever takes it: six deliveries.  Another one is on its second.
+        # One entry fails with each consumer: six deliveries.  Another one is on its second.
         for attempt in range(5):
             client.xclaim("orders", "billing", f"victim-{attempt}", 0, [ids[6]])
         client.xclaim("orders", "billing", "alive", 0, [ids[17]])

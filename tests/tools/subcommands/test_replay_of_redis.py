@@ -101,7 +101,7 @@ def test_streams_of_a_redis_with_other_types(start_redis: StartRedis, tmp_path: 
     assert sorted(found) == sorted(expected)
     for place, state in expected.items():
         assert comparable(found[place]) == comparable(state), place
-    # what was logged anew is a log like any other, for both servers
+    # what was logged again is a log like any other, for both servers
     again = replay(tmp_path / "new", tmp_path / "again")
     assert again["copied"] is True
     assert opened(tmp_path / "again", 0) == found

@@ -50,7 +50,7 @@ def test_a_flipped_bit_anywhere_is_told(snapshot: Path, tmp_path: Path, name: st
         bit = chance.randrange(8 * len(sound))
         damaged = bytearray(sound)
         damaged[bit // 8] ^= 1 << bit % 8
-        # A name of its own, as whoever opened the one before keeps it.
+        # A name of its own, as a reader that opened the one before keeps it.
         copy = tmp_path / f"copy-{number}"
         shutil.copytree(snapshot, copy)
         (copy / name).write_bytes(damaged)
