@@ -25,7 +25,7 @@ help:
 	@echo "make test-compiled  every test with the wheel of compiled modules in the place of the sources"
 	@echo "make simulate  servers, clients and faults in virtual time (SEEDS=50, FROM=1, or one with SEED=)"
 	@echo "make mutants  planted bugs: which of them the simulation and the tests find (ONLY=name, PART=3/15)"
-	@echo "make redis-tests  Redis's own stream tests against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
+	@echo "make redis-tests  Redis's own tests of streams and users against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
 	@echo "make quick   linters, types, contracts, and the tests of the sources, without the slow ones and those of Spark"
 	@echo "make lint    linters, types and import contracts alone"
 	@echo "make bench   Riverbed beside redis-server (BENCH_ARGS=); make bench-compiled takes the wheel of compiled modules"

@@ -1,12 +1,12 @@
-"""Runs the stream tests of Redis's own test suite, durability included, against Riverbed: `make redis-tests`.
+"""Runs the tests of streams and of users of Redis's own test suite against Riverbed: `make redis-tests`.
 
     apt-get source redis                               with deb-src lines in the sources of apt
     make redis-tests REDIS_SOURCE=redis-7.0.15         needs tclsh
 
 The suite runs from a copy, in its mode for an external server, which has the documented settings and
 `enable-debug-command yes`.  Of its harness two lines are left out, which empty the scripts and functions of the server;
-there are none here.  Tests in `SKIPPED` are left out, for the reason that stands there.  Nothing of Redis's is stored
-in this repository.
+there are none here.  The first group of tests of a unit runs although it is not meant for an external server.  Tests in
+`SKIPPED` are left out, for the reason that stands there.  Nothing of Redis's is stored in this repository.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Final
 
 from tests.support.servers import RiverbedServer
 
-UNITS: Final = ("unit/type/stream", "unit/type/stream-cgroups")
+UNITS: Final = ("unit/type/stream", "unit/type/stream-cgroups", "unit/acl", "unit/acl-v2")
 _OTHER_TYPES: Final = "uses keys of other types, or DUMP and RESTORE"
+_OF_USERS: Final = "uses commands of other types, or a user that such a test has made"
 _NEWER: Final = "the newest Redis answers otherwise than 7.0"
 _COUNTS: Final = "rdb_changes_since_last_save counts logged commands, of which a delivery has several"
 # Test -> why it is left out.
@@ -38,14 +39,66 @@ SKIPPED: Final = {
     "XINFO FULL output": "newer fields in the reply",
     "XREADGROUP from PEL does not change dirty": _COUNTS,
     "XREADGROUP of multiple entries changes dirty by one": _COUNTS,
+    **dict.fromkeys(
+        (
+            "By default users are not able to access any command",
+            "By default users are not able to access any key",
+            "It's possible to allow the access of a subset of keys",
+            "ACLs can exclude single commands",
+            "ACLs can include or exclude whole classes of commands",
+            "ACLs including of a type includes also subcommands",
+            "ACLs can block all DEBUG subcommands except one",
+            "ACLs set can exclude subcommands, if already full command exists",
+            "ACL GETUSER is able to translate back command permissions",
+            "ACL CAT category - list all commands/subcommands that belong to category",
+            "ACL requires explicit permission for scripting for EVAL_RO, EVALSHA_RO and FCALL_RO",
+            "ACL LOG shows failed command executions at toplevel",
+            "ACL LOG shows failed subcommand executions at toplevel",
+            "ACL LOG is able to test similar events",
+            "ACL LOG is able to log keys access violations and key name",
+            "ACL LOG is able to log channel access violations and channel name",
+            "ACL LOG can distinguish the transaction context (1)",
+            "ACL LOG can distinguish the transaction context (2)",
+            "ACL can log errors in the context of Lua scripting",
+            "ACL LOG can accept a numerical argument to show less entries",
+            "ACL LOG entries are limited to a maximum amount",
+            "Test basic multiple selectors",
+            "Test flexible selector definition",
+            "Test separate read permission",
+            "Test separate write permission",
+            "Test separate read and write permissions",
+            "Test separate read and write permissions on different selectors are not additive",
+            "Test SET with separate read permission",
+            "Test SET with separate write permission",
+            "Test SET with read and write permissions",
+            "Test BITFIELD with separate read permission",
+            "Test BITFIELD with separate write permission",
+            "Test BITFIELD with read and write permissions",
+            "Test ACL log correctly identifies the relevant item when selectors are used",
+            "Test ACL GETUSER response information",
+            "Test ACL list idempotency",
+            "Test basic dry run functionality",
+            "Test various commands for command permissions",
+            "Test various odd commands for key permissions",
+            "Existence test commands are not marked as access",
+            "Intersection cardinaltiy commands are access commands",
+            "Test general keyspace commands require some type of permission to execute",
+            "Cardinality commands require some type of permission to execute",
+            "Test sort with ACL permissions",
+            "Test DRYRUN with wrong number of arguments",
+        ),
+        _OF_USERS,
+    ),
 }
 SKIPPED_OF_7_0: Final = {
     "Blocking XREADGROUP: key deleted": _NEWER,
     "Blocking XREADGROUP: flushed DB": _NEWER,
     "Blocking XREADGROUP for stream that ran dry (issue #5299)": _NEWER,
     "Consumer without PEL is present in AOF after AOFRW": _NEWER,
+    "ACLs set can include subcommands, if already full command exists": _NEWER,
 }
 _HARNESS_LINE: Final = re.compile(r"^ *r (?:function|script) flush\b.*$", re.MULTILINE)
+_ONLY_OWN_SERVER: Final = re.compile(r' *"?external:skip"?')
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _TIMEOUT_S: Final = 1200
 
@@ -61,6 +114,10 @@ def main(source: Path) -> int:
         (copy / "tests" / "tmp").mkdir(exist_ok=True)
         harness = copy / "tests" / "support" / "server.tcl"
         harness.write_text(_HARNESS_LINE.sub("", harness.read_text()))
+        for unit in UNITS:
+            path = copy / "tests" / f"{unit}.tcl"
+            first, _, rest = path.read_text().partition("\n")
+            path.write_text(f"{_ONLY_OWN_SERVER.sub('', first)}\n{rest}")
         (copy / "skipped").write_text("".join(f"{name}\n" for name in skipped))
         data = Path(work) / "data"
         data.mkdir()
