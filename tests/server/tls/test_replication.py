@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,41 @@ def test_a_failover_works_over_tls(start_tls: Start, kind: str) -> None:
             until(lambda: is_up(client), "a link the other way round")
         append(follower, 100)
         until(lambda: length(client) == b":200\r\n", "the former primary has everything")
+
+
+def test_certificates_are_renewed_while_a_replica_follows(start_tls: Start, tmp_path: Path) -> None:
+    """All of them come from another authority then; the link goes on, and a new one needs the new certificates."""
+    place = Certificates.make(tmp_path / "place")
+    start_tls.certificates = place
+    primary = start_tls(tls_replication="yes")
+    replica = start_tls(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes")
+    with primary.client() as client, replica.client() as follower:
+        until(lambda: is_up(follower), "a link")
+        renewed = Certificates.make(tmp_path / "renewed")
+        for path in (place.authority.cert, *vars(place.server).values(), *vars(place.client).values()):
+            shutil.copy(tmp_path / "renewed" / path.name, path)
+        append(client, 1000)
+        assert client.ask("CONFIG", "SET", "tls-cert-file", place.server.cert) == b"+OK\r\n"
+        until(lambda: length(follower) == b":1000\r\n", "the link that was there goes on")
+        client.ask("CLIENT", "KILL", "TYPE", "replica")  # the replica believes the former authority still
+        until(lambda: "certificate" in replication(follower).get("riverbed_master_link_reason", ""), "a refusal")
+        assert follower.ask("CONFIG", "SET", "tls-ca-cert-file", place.authority.cert) == b"+OK\r\n"
+        append(client, 1000)
+        until(lambda: is_up(follower) and length(follower) == b":2000\r\n", "a link with the new certificates")
+        assert b"sync_full:1\r\n" in client.ask("INFO", "stats")
+    assert renewed.authority.cert.read_bytes() == place.authority.cert.read_bytes()
+
+
+@pytest.mark.parametrize("shown", ["client", "foreign"])
+def test_a_replica_shows_its_own_certificate(start_tls: Start, tmp_path: Path, shown: str) -> None:
+    foreign = Authority(tmp_path / "foreign", "other").issue("stranger")
+    own = start_tls.certificates.client if shown == "client" else foreign
+    primary = start_tls()
+    files = {"tls_client_cert_file": own.cert, "tls_client_key_file": own.key}
+    replica = start_tls(replicaof=f"127.0.0.1 {primary.port}", tls_replication="yes", **files)
+    with replica.client() as follower:
+        if shown == "client":
+            until(lambda: is_up(follower), "a link")
+        else:
+            until(lambda: "handshakes failed" in primary.log_tail(), "a handshake that fails")
+            assert not is_up(follower)
