@@ -32,7 +32,7 @@ from tests.support.servers import PATIENCE_S, ROOT, RiverbedServer, free_port
 RUN: Final = ("sh", "console", "python")
 SHOWN: Final = ("output", "conf", "text", "promql")
 NO_TEST: Final = "no-test:"
-_PORTS: Final = ("6379", "6380", "6381", "9121", "26379")
+_PORTS: Final = ("6379", "6380", "6381", "6382", "6383", "9121", "26379")
 _FENCE: Final = re.compile(r"^```(.*)$")
 _CLI_PROMPT: Final = re.compile(r"^127\.0\.0\.1:\d+> ?(.*)$")
 # redis-cli says how long a command took when that is long.
