@@ -86,8 +86,8 @@ _GROUPS = {
     "streams": "stream",
     "groups": "stream",
     "clients": "connection",
-    "pubsub": "pubsub",
-    "transactions": "transactions",
+    "clients.pubsub": "pubsub",
+    "clients.transactions": "transactions",
     "access": "server",
     "admin": "server",
 }
@@ -200,7 +200,7 @@ def command(
 
 def _group_of(module: str) -> str:
     folder, file = module.split(".")[-2:]
-    return _GROUPS.get(file) or _GROUPS[folder]
+    return _GROUPS.get(f"{folder}.{file}") or _GROUPS[folder]
 
 
 def _arity(name: str, syntax: str) -> int:
