@@ -134,7 +134,9 @@ def _resolve_local(path: Path, options: ReadOptions) -> Iterator[tuple[Place, Sn
     inside = [
         path / name
         for name in names
-        if not name.startswith(TEMPORARY_PREFIX) and (path / name / MANIFEST_NAME).exists()
+        if not name.startswith(TEMPORARY_PREFIX)
+        and not (path / name).is_symlink()  # it may lead anywhere
+        and (path / name / MANIFEST_NAME).exists()
     ]
     for each in inside or [path]:
         snapshot = _open(each)
@@ -255,6 +257,8 @@ def _exists(filesystem: Any, path: str) -> bool:
 def _folders(filesystem: Any, root: str) -> list[str]:
     found = filesystem.get_file_info(fs.FileSelector(root, recursive=False, allow_not_found=True))
     folders = sorted(info.path for info in found if info.type == fs.FileType.Directory)
+    if isinstance(filesystem, fs.LocalFileSystem):
+        folders = [folder for folder in folders if not os.path.islink(folder)]
     folders = [folder for folder in folders if _exists(filesystem, f"{folder}/{MANIFEST_NAME}")]
     if not folders:
         raise SourceError(f"{root} is not a snapshot, and there is none in it")

@@ -177,6 +177,16 @@ def test_globs_lists_and_folders_name_the_same_snapshots(tmp_path: Path, cache: 
     assert numbers(rows_read(paths[1], paths=f'["{paths[0]}", "{paths[1]}/"]', cacheDirectory=cache)) == expected
 
 
+@pytest.mark.parametrize("fetch", ["false", "true"])
+def test_links_in_a_folder_of_snapshots_are_left_out(tmp_path: Path, cache: Path, fetch: str) -> None:
+    inside = snapshot_of(tmp_path, "inside")
+    outside = snapshot_of(tmp_path / "elsewhere", "outside", 50)
+    link = inside.parent / "link"
+    link.symlink_to(outside)
+    assert numbers(rows_read(inside.parent, fetch=fetch, cacheDirectory=cache)) == list(range(50))
+    assert numbers(rows_read(link, fetch=fetch, cacheDirectory=cache)) == list(range(50, 100))  # named by the user
+
+
 def store_with_snapshots(tmp_path: Path, times: list[int]) -> Path:
     """A folder of snapshots of one store, each with one entry more than the one before; -> the folder."""
     folder = tmp_path / "snapshots"
