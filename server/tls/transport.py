@@ -47,6 +47,7 @@ _MESSAGE_HEADER_BYTES: Final = 4  # type:u8 length:u24
 _MAX_HANDSHAKE_BYTES: Final = 16 << 10
 _MAX_IN_RECORD: Final = _RECORD_BYTES + 2048  # a longer one is not waited for: OpenSSL refuses it by its header
 _TOO_LONG: Final = f"it has more than {_MAX_HANDSHAKE_BYTES >> 10} kB, or begins with a few bytes"
+_NO_CERTIFICATE: Final = "the session has no certificate, and one is demanded now"
 
 
 class Bios:
@@ -146,7 +147,15 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         else:
             self._unread = self._take_in() + self._unread
             self._flush()
-            self._open()
+            if self._lacks_certificate():
+                self._fail_handshake(_NO_CERTIFICATE)
+            else:
+                self._open()
+
+    def _lacks_certificate(self) -> bool:
+        """Whether the session that was resumed was begun without a certificate, when none was demanded."""
+        is_demanded = self._is_server and self._context.verify_mode is ssl.CERT_REQUIRED
+        return is_demanded and self._tls.getpeercert(binary_form=True) is None
 
     def _open(self) -> None:
         self._handshakes.end(self)

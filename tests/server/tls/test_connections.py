@@ -77,6 +77,29 @@ def test_a_session_is_resumed_when_sessions_are_cached(
         assert again.session_reused is is_resumed
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_that_was_begun_without_a_certificate_is_not_resumed_when_one_is_demanded(
+    start_tls: Start, certificates: Certificates, version: ssl.TLSVersion
+) -> None:
+    server = start_tls(tls_auth_clients="no")
+    context = client_context(certificates)
+    context.maximum_version = version
+    with TlsClient(server.port, context) as client:
+        client.ask("PING")
+        session = client.tls.session
+        assert client.ask("CONFIG", "SET", "tls-auth-clients", "yes") == b"+OK\r\n"
+        assert client.ask("PING") == b"+PONG\r\n"
+    answer = b""
+    plain = socket.create_connection(("127.0.0.1", server.port))
+    with (
+        contextlib.suppress(ConnectionError, ssl.SSLError),
+        context.wrap_socket(plain, server_hostname="localhost", session=session) as again,
+    ):
+        again.sendall(b"PING\r\n")
+        answer = again.recv(100)
+    assert answer == b""
+
+
 def test_a_key_may_have_a_password(start_tls: Start, certificates: Certificates) -> None:
     pair = certificates.authority.issue("locked", password="secret")
     server = start_tls(
