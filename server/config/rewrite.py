@@ -6,7 +6,7 @@ setting without a line, or overruled by an included file, gets its line at the e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from riverbed.server.config import file as configfile
@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 _REWRITE_MARK: Final = "# Written by CONFIG REWRITE"
 
 
-def rewrite(config: Config) -> None:
-    """Write the current settings to `config.file`.  Raises ConfigError, ConfigFileError, OSError: nothing changed."""
+def rewrite(config: Config, users: Iterable[list[str]]) -> None:
+    """Write the current settings to `config.file`, and a line for each of `users`: its name and rules.
+
+    Raises ConfigError, ConfigFileError, OSError: nothing changed.
+    """
     assert config.file is not None
     lines = configfile.read_lines(config.file)
     own = [_renamed(configfile.directive(line, f"{config.file}:{number}")) for number, line in enumerate(lines, 1)]
@@ -42,7 +45,7 @@ def rewrite(config: Config) -> None:
                 kept.append(_line(SETTINGS[said.name], config))
     values, _ = collect(configfile.directives(kept, config.file))
     missing = [_line(setting, config) for setting in _other_than(values, config)]
-    missing += [configfile.render_line(USER_LINE, words) for _, words in config.users]
+    missing += [configfile.render_line(USER_LINE, words) for words in users]
     if missing:
         while kept and not kept[-1].strip():
             kept.pop()

@@ -105,21 +105,12 @@ def acl_setuser(request: Request) -> Reply:
         rule = error.rule.decode("utf-8", "backslashreplace")
         raise CommandError(f"ERR Error in ACL SETUSER modifier '{_shown(rule)}': {error}") from None
     apply_user(request, users.put(user))
-    _keep(request)
     return OK
 
 
 def _shown(text: str) -> str:
     """A word of a client as an error line may have it."""
     return text.replace("\r", " ").replace("\n", " ")[:128]
-
-
-def _keep(request: Request) -> None:
-    """Have CONFIG REWRITE write the users, unless they have a file of their own."""
-    context = request.context
-    if not context.config.aclfile:
-        lines = map(os.fsdecode, _users(request).lines())
-        context.config.users = [("ACL SETUSER", line.split(" ")[1:]) for line in lines]
 
 
 @command("ACL DELUSER username [username ...]", _ADMIN, summary="Deletes users and cuts off their clients.")
@@ -132,7 +123,6 @@ def acl_deluser(request: Request) -> int:
     removed = [user for user in map(users.remove, names) if user is not None]
     for user in removed:
         cut_off(request, user)
-    _keep(request)
     return len(removed)
 
 

@@ -43,6 +43,9 @@ class Logins(Protocol):
     def require_password(self, password: bytes) -> None:
         """Set the only password of the default user; empty for none."""
 
+    def lines_beyond(self, password: bytes) -> list[bytes]:
+        """The lines of a configuration file that make all users; none when `requirepass` with this password does."""
+
 
 class Reason(enum.Enum):
     """Why a command was refused, in the order in which the reason of several selectors is chosen."""

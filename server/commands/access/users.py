@@ -53,6 +53,13 @@ class Users:
         """The lines of a file that makes all users."""
         return list(map(bytes, self))
 
+    def lines_beyond(self, password: bytes) -> list[bytes]:
+        """The lines of a configuration file that make all users; none when `requirepass` with this password does."""
+        plain = Users()
+        plain.require_password(password)
+        lines = self.lines()
+        return [] if lines == plain.lines() else lines
+
     def require_password(self, password: bytes) -> None:
         """Set the only password of the default user; empty for none."""
         self.default.passwords = [hash_of(password)] if password else []

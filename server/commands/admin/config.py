@@ -86,12 +86,19 @@ def config_rewrite(request: Request) -> Reply:
     if config.file is None:
         raise CommandError(NO_FILE)
     try:
-        rewrite(config)
+        rewrite(config, () if config.aclfile else _user_lines(request))
     except OSError as error:
         raise CommandError(os.fsencode(f"ERR Rewriting config file: {error.strerror}")) from None
     except (ConfigError, ConfigFileError) as error:  # an edit made it unreadable
         raise CommandError(os.fsencode(f"ERR Rewriting config file: {error}")) from None
     return OK
+
+
+def _user_lines(request: Request) -> list[list[str]]:
+    """Name and rules of each user as it is now; none when `requirepass` alone makes them."""
+    context = request.context
+    lines = context.users.lines_beyond(context.config.requirepass)
+    return [os.fsdecode(line).split(" ")[1:] for line in lines]
 
 
 @command(

@@ -319,7 +319,7 @@ def test_values_are_the_instances_own() -> None:
 def test_rewrite_of_an_unchanged_file_leaves_every_byte(write_file: WriteFile) -> None:
     text = "# top\nport   7001\n\n#end\nrdbchecksum yes\nclient-output-buffer-limit normal 1mb 0 0\n"
     path = write_file(text)
-    rewrite(Config.load([str(path)]))
+    rewrite(Config.load([str(path)]), [])
     assert path.read_text() == text
 
 
@@ -327,7 +327,7 @@ def test_rewrite_replaces_what_changed_and_keeps_the_rest(write_file: WriteFile)
     path = write_file("# top\ntimeout 1\n\n# about clients\nmaxclients 5\ntimeout 2\nrdbchecksum yes\n#end")
     config = Config.load([str(path)])
     config.set([("timeout", "9"), ("proto-max-bulk-len", "2097152"), ("requirepass", "a b\x01")])
-    rewrite(config)
+    rewrite(config, [])
     assert path.read_text() == (
         "# top\ntimeout 9\n\n# about clients\nmaxclients 5\nrdbchecksum yes\n#end\n\n"
         '# Written by CONFIG REWRITE\nrequirepass "a b\\x01"\nproto-max-bulk-len 2mb\n'
@@ -335,13 +335,13 @@ def test_rewrite_replaces_what_changed_and_keeps_the_rest(write_file: WriteFile)
     again = Config.load([str(path)])
     assert again.get([b"*"]) == config.get([b"*"])
     config.set([("latency-monitor-threshold", "3")])
-    rewrite(config)
+    rewrite(config, [])
     assert path.read_text().count("# Written by CONFIG REWRITE") == 1
 
 
 def test_rewrite_includes_what_flags_said(write_file: WriteFile) -> None:
     path = write_file("port 1\n")
-    rewrite(Config.load([str(path), "--port", "2", "--bind", "127.0.0.1", "::1"]))
+    rewrite(Config.load([str(path), "--port", "2", "--bind", "127.0.0.1", "::1"]), [])
     assert path.read_text() == "port 2\n\n# Written by CONFIG REWRITE\nbind 127.0.0.1 ::1\n"
 
 
@@ -349,7 +349,7 @@ def test_rewrite_goes_back_to_the_default(write_file: WriteFile) -> None:
     path = write_file("timeout 5\nclient-output-buffer-limit normal 1 2 3\n")
     config = Config.load([str(path)])
     config.set([("timeout", "0"), ("client-output-buffer-limit", "normal 0 0 0")])
-    rewrite(config)
+    rewrite(config, [])
     assert Config.load([str(path)]).get([b"*"]) == Config().get([b"*"])
 
 
@@ -358,7 +358,7 @@ def test_rewrite_wins_over_an_included_file(write_file: WriteFile, tmp_path: Pat
     path = write_file(f"timeout 1\ninclude {tmp_path}/more.inc\n")
     config = Config.load([str(path)])
     config.set([("timeout", "7")])
-    rewrite(config)
+    rewrite(config, [])
     again = Config.load([str(path)])
     assert (again.timeout, again.maxclients) == (7, 5)
     assert "maxclients" not in path.read_text()
@@ -371,7 +371,7 @@ def test_rewrite_keeps_permissions_and_links_and_leaves_no_other_file(write_file
     link.symlink_to(path)
     config = Config.load([str(link)])
     config.set([("timeout", "2")])
-    rewrite(config)
+    rewrite(config, [])
     assert link.is_symlink()
     assert path.read_text() == "timeout 2\n"
     assert path.stat().st_mode & 0o777 == 0o640
@@ -384,7 +384,7 @@ def test_bytes_that_are_no_text_survive(write_file: WriteFile) -> None:
     config = Config.load([str(path)])
     assert config.requirepass == b"\xff\xfe"
     config.set([("requirepass", os.fsdecode(b"\xfe a"))])
-    rewrite(config)
+    rewrite(config, [])
     assert Config.load([str(path)]).requirepass == b"\xfe a"
 
 
@@ -414,7 +414,7 @@ def test_a_line_under_a_former_name_is_rewritten_in_its_place(tmp_path: Path) ->
     path.write_text("slaveof example.org 6380\nport 7000\n")
     config = Config.load([str(path)])
     config.replicaof = ("other.org", 6381)
-    rewrite(config)
+    rewrite(config, [])
     assert path.read_text() == "replicaof other.org 6381\nport 7000\n"
 
 
@@ -423,7 +423,7 @@ def test_a_primary_that_is_followed_no_more_leaves_the_file(tmp_path: Path) -> N
     path.write_text("replicaof example.org 6380\nport 7000\n")
     config = Config.load([str(path)])
     config.replicaof = None
-    rewrite(config)
+    rewrite(config, [])
     assert path.read_text() == "port 7000\n"
 
 
@@ -433,5 +433,5 @@ def test_a_primary_that_an_included_file_names_is_overruled_in_this_one(tmp_path
     path.write_text(f"include {tmp_path / 'other.conf'}\n")
     config = Config.load([str(path)])
     config.replicaof = None
-    rewrite(config)
+    rewrite(config, [])
     assert Config.load([str(path)]).replicaof is None
