@@ -6,7 +6,7 @@ import functools
 import ipaddress
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.access.logins import refusal
+from riverbed.server.commands.access.logins import denial_of, text_of
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError, wrong_arity
@@ -62,8 +62,10 @@ class Admission:
         if not session.authenticated and not flags & Flag.NO_AUTH:
             raise CommandError(NOAUTH)
         in_transaction = session.transaction.queued is not None
-        if not is_allowed and (refused := refusal(self._core, session, command, argv, in_transaction=in_transaction)):
-            raise refused[1]
+        if not is_allowed:
+            denial = denial_of(self._core, session, command, argv, in_transaction=in_transaction)
+            if denial is not None:
+                raise CommandError(text_of(denial))
         if flags & Flag.GUARDED and not self._allows_debug(session):
             raise CommandError(DEBUG_NOT_ALLOWED)
         if in_transaction and flags & Flag.NO_MULTI:

@@ -8,6 +8,7 @@ from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.selector import WRITE, Denial
 from riverbed.server.commands.clients.client_line import describe
 from riverbed.server.commands.dispatch import find_command
+from riverbed.server.commands.table import COMMANDS
 from riverbed.server.errors import CommandError
 
 if TYPE_CHECKING:
@@ -22,17 +23,16 @@ NO_KEY: Final = b"NOPERM this user has no permissions to access one of the keys 
 NO_CHANNEL: Final = b"NOPERM this user has no permissions to access one of the channels used as arguments"
 
 
-def refusal(
+def denial_of(
     core: Core, session: Session, command: Command, argv: list[bytes], *, in_transaction: bool
-) -> tuple[Denial, CommandError] | None:
-    """The error of a request that the client's user may not send, noted for ACL LOG; None when it may."""
+) -> Denial | None:
+    """Why the client's user may not send this request, noted for ACL LOG; None when it may."""
     if session.may_do_all:
         return None
     denial = cast("User", session.user).denies(command, argv)
-    if denial is None:
-        return None
-    note(core, session, denial, session.user.name, command, argv, in_transaction=in_transaction)
-    return denial, CommandError(text_of(denial))
+    if denial is not None:
+        note(core, session, denial, session.user.name, command, argv, in_transaction=in_transaction)
+    return denial
 
 
 def require_writing(request: Request, key: bytes) -> None:
@@ -87,13 +87,16 @@ def apply_user(request: Request, user: User) -> None:
         if not _may_listen(session):
             request.kill(session)
         elif session.blocked is not None and (command := find_command(session.blocked.argv)) is not None:
-            refused = refusal(context, session, command, session.blocked.argv, in_transaction=False)
-            if refused is not None:
-                context.control.refuse(session, refused[1])
+            denial = denial_of(context, session, command, session.blocked.argv, in_transaction=False)
+            if denial is not None:
+                context.control.refuse(session, CommandError(text_of(denial)))
 
 
 def _may_listen(session: Session) -> bool:
+    """Whether its user may receive what it is subscribed to, and as a monitor what all clients send."""
     subscriptions, user = session.subscriptions, cast("User", session.user)
+    if session.is_monitor and user.denies(COMMANDS[b"MONITOR"], [b"MONITOR"]) is not None:
+        return False
     return (
         all(map(user.allows_channel, subscriptions.channels))
         and all(map(user.allows_channel, subscriptions.shard_channels))

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.access.interface import Reason
-from riverbed.server.commands.access.logins import refusal
+from riverbed.server.commands.access.logins import denial_of
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.slices import SlicedCommand, wait_for_view
 from riverbed.server.commands.table import Command, Flag
@@ -119,8 +119,11 @@ class Transactions:
         except SpoolError as error:
             if len(self._txn.log) > mark:
                 self._failures.roll_back(mark)
-            refusal = CommandError(NO_ROOM.format(error).replace("\n", " "))
-            return self._answer_undone(replies, error_line(refusal.text), refusal)
+            text = NO_ROOM.format(error).replace("\n", " ")
+            undone = self._answer_undone(replies, error_line(text.encode()))
+            if undone is None:
+                raise CommandError(text) from None
+            return undone
         except (CommandError, StateLostError, ViewNeededError):
             replies.release()
             raise
@@ -129,16 +132,18 @@ class Transactions:
                 replies.release()
                 raise
             line = self._failures.fault(client_command([b"EXEC"]), error, mark)[0]
-            return self._answer_undone(replies, line, error)
+            undone = self._answer_undone(replies, line)
+            assert undone is not None, "it has lasting replies"
+            return undone
         self._stats.commands_processed += len(queued)
         self._calls.end_command(mark)
         return reply
 
-    def _answer_undone(self, replies: TransactionReplies, line: bytes, error: Exception) -> Reply:
+    def _answer_undone(self, replies: TransactionReplies, line: bytes) -> Reply:
         """The reply to a transaction whose changes of tables were undone: the error `line` for each of their commands.
 
         Commands that change no table (SELECT, CONFIG SET) have run, and stay, so they keep their own replies, as in
-        Redis all commands do beside one that failed.  When there is no such command, `error` is raised.
+        Redis all commands do beside one that failed.  None when there is no such command: the whole is an error then.
         """
         try:
             reply = replies.undone(line)
@@ -147,7 +152,6 @@ class Transactions:
             raise
         if reply is None:
             replies.release()
-            raise error
         return reply
 
     def _admit_queued(self, request: Request) -> list[list[bytes]] | None:
@@ -193,14 +197,15 @@ class Transactions:
         try:
             if self._txn.follows and command.flags & Flag.WRITE:
                 raise CommandError(self._gate.no_writes)  # since a REPLICAOF earlier in the transaction
-            if refused := refusal(self._core, request.session, command, request.argv, in_transaction=True):
-                raise CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[refused[0].reason]))
+            denial = denial_of(self._core, request.session, command, request.argv, in_transaction=True)
+            if denial is not None:
+                raise CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[denial.reason]))
             reply = command.handler(request)
         except CommandError as error:
             if not is_noted:
                 counters.failed += 1
                 stats.count_error(error.text)
-            reply = error
+            reply = error.with_traceback(None)  # it has this frame, which has the reply: a circle around the request
         self._txn.end_command()
         if not is_noted:
             counters.record(time.perf_counter_ns() - begun)

@@ -1,7 +1,10 @@
-"""Users that change while a command of theirs is under way in slices."""
+"""Users that change while a command of theirs is under way in slices, and what a refusal leaves behind."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,6 +13,7 @@ import pytest
 from riverbed.server.commands.access.user import User
 from riverbed.server.commands.clients import connection
 from riverbed.server.commands.keys import keys
+from riverbed.server.errors import CommandError
 from tests.support.ticks import Ticks, in_loop
 
 KEYS = " ".join(f"a{number}" for number in range(200))
@@ -62,6 +66,58 @@ def test_nobody_logs_in_as_a_user_that_has_gone_meanwhile(tmp_path: Path, change
         ticks.clock.now_ms += 5000  # a wrong password is answered late
         await ticks.ask(admin, "PING")
         assert client.session.user is ticks.executor.context.users.default
+        ticks.close()
+
+    in_loop(body())
+
+
+@contextmanager
+def no_error_in_a_circle() -> Iterator[None]:
+    """Fail if an error is left that only the garbage collector would find: it has the words of its request."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield
+        gc.collect()
+        assert not [found for found in gc.garbage if isinstance(found, CommandError)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["ECHO word"],
+        ["XADD b * f v"],
+        ["XLEN b"],
+        ["PUBLISH b word"],
+        ["SUBSCRIBE b"],
+        ["ACL SETUSER u +word"],
+        ["MULTI", "ECHO word", "EXEC"],
+        ["MULTI", "XADD a 0-0 f v", "EXEC"],
+        ["MULTI", "XADD a 1-1 f v", "AUTH u wrong", "EXEC"],
+        ["MULTI", "SELECT 99", "XADD a 1-1 f v", "EXEC"],
+        ["XADD a 0-0 f v"],
+        ["XADD a f"],
+        ["WORD word"],
+        ["COPY a c"],
+        ["SELECT 99"],
+    ],
+    ids=", ".join,
+)
+def test_nothing_of_a_refused_request_stays_in_memory(tmp_path: Path, lines: list[str]) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin, client = ticks.connect(), ticks.connect()
+        await ticks.ask(admin, "ACL SETUSER u on >p ~a ~c &a +@all -echo -acl")
+        await ticks.ask(admin, "XGROUP CREATE a g $ MKSTREAM", "XGROUP POLICY a g DEADLETTER b MAXDELIVERIES 1")
+        await ticks.ask(client, "AUTH u p")
+        with no_error_in_a_circle():
+            replies = await ticks.ask(client, *lines)
+            assert any(b"-" in reply for reply in replies)
         ticks.close()
 
     in_loop(body())

@@ -130,6 +130,23 @@ def test_a_subscriber_is_cut_off_when_it_may_no_longer_listen(
                 client.ask("PING")
 
 
+@pytest.mark.parametrize(("rule", "stays"), [("-monitor", False), ("-xadd", True)])
+def test_a_monitor_is_cut_off_when_it_may_no_longer_watch(
+    server: RiverbedServer, admin: RawClient, rule: str, *, stays: bool
+) -> None:
+    set_user(admin, "u", "on", "nopass", "+@all")
+    with logged_in(server, "u") as client:
+        client.ask("MONITOR")
+        set_user(admin, "u", rule)
+        admin.ask("PING")
+        if stays:
+            while b'"PING"' not in client.reply():
+                pass
+        else:
+            with pytest.raises(ConnectionError):
+                client.ask("PING")
+
+
 @pytest.mark.parametrize("line", ["ACL DELUSER u", "ACL SETUSER u resetchannels"])
 def test_a_client_that_cuts_itself_off_is_answered_first(server: RiverbedServer, admin: RawClient, line: str) -> None:
     set_user(admin, "u", "on", "nopass", "+@all", "~*", "&*")
@@ -393,6 +410,43 @@ def test_lines_of_the_configuration_make_users_and_are_written_back(
         assert ">p" not in conf.read_text()
         server.restart()
         with server.client() as admin:
+            assert admin.ask("ACL", "LIST") == before
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize(
+    ("lines", "commands"),
+    [
+        ("", ["ACL SETUSER u on >p", "CONFIG SET requirepass new"]),
+        ("requirepass old\n", ["ACL SETUSER u on >p", "CONFIG SET requirepass new"]),
+        ("user default on >old ~* &* +@all\n", ["CONFIG SET requirepass new"]),
+        ("", ["CONFIG SET requirepass new"]),
+        ("user u on >p\n", ["CONFIG SET requirepass new", "ACL DELUSER u"]),
+        ("requirepass new\nuser u on >p\n", []),
+    ],
+    ids=lambda what: what if isinstance(what, str) else ", ".join(what),
+)
+def test_the_password_in_force_is_written_back(
+    start_riverbed: StartRiverbed, tmp_path: Path, lines: str, commands: list[str]
+) -> None:
+    conf = tmp_path / "riverbed.conf"
+    conf.write_text(lines)
+    server = start_riverbed_with(conf, tmp_path)
+    password = "new" if "requirepass new" in lines else "old" if "old" in lines else None
+    try:
+        with server.client() as admin:
+            if password is not None:
+                assert admin.ask("AUTH", password) == b"+OK\r\n"
+            for command in commands:
+                assert not admin.ask(*command.split()).startswith(b"-")
+            before = admin.ask("ACL", "LIST")
+            assert admin.ask("CONFIG", "REWRITE") == b"+OK\r\n"
+        assert ">p" not in conf.read_text()
+        server.restart()
+        with server.client() as admin:
+            assert admin.ask("PING").startswith(b"-NOAUTH")
+            assert admin.ask("AUTH", "new") == b"+OK\r\n"
             assert admin.ask("ACL", "LIST") == before
     finally:
         server.kill()
