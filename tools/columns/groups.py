@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from riverbed.store.format.pending import UNOWNED, Run
 from riverbed.store.groups.lag import lag
@@ -218,7 +219,7 @@ class _Pending:
             "group_binary": lambda: pa.repeat(pa.scalar(self._group.row.name), count),
             "consumer": lambda: readable(self._consumers(runs, lengths)),
             "consumer_binary": lambda: self._consumers(runs, lengths),
-            "id": lambda: pa.array([f"{a}-{b}" for a, b in zip(ms.tolist(), seq.tolist(), strict=True)]),
+            "id": lambda: pc.binary_join_element_wise(*(pa.array(half).cast(pa.string()) for half in (ms, seq)), "-"),
             "ms": lambda: longs(ms),
             "seq": lambda: longs(seq),
             "timestamp": lambda: timestamps(ms),
@@ -242,7 +243,14 @@ class _Pending:
     def _exist(self, reader: TableReader, runs: list[Run]) -> pa.Array:
         """Whether each entry is still in its stream."""
         entries = StreamEntries(reader, self._stream.row)
-        return pa.array([entries.has(packed) for run in runs for packed in run.ids()], type=pa.bool_())
+        found: list[bool] = []
+        for run in runs:
+            # What was delivered together mostly stands together, which one walk over it shows.
+            if entries.has_run(run.packed):
+                found += [True] * len(run)
+            else:
+                found += map(entries.has, run.ids())
+        return pa.array(found, type=pa.bool_())
 
 
 def _known(array: pa.Array, unknown: Any) -> pa.Array:
