@@ -31,6 +31,7 @@ _TEMPORARY: Final = ".temp-"
 _MOMENT_S: Final = 600.0
 # Marks are entries without bytes.  They are evicted when they were not asked for so long.
 _FORGET_MARKS_S: Final = 30 * 86_400.0
+_WHEN_MARKS_EVICT: Final = "00"  # one name in 256
 _ABANDONED_S: Final = 86_400.0
 _MAX_HELD: Final = 64
 
@@ -103,7 +104,9 @@ class Cache:
             os.rename(working, path)
         finally:
             shutil.rmtree(working, ignore_errors=True)
-        self.evict(keep=path)
+        # To look for what to evict takes a look at each entry.  Marks, of which there may be thousands, take no room.
+        if any(path.iterdir()) or path.name.startswith(_WHEN_MARKS_EVICT):
+            self.evict(keep=path)
 
     def _temporary(self) -> Path:
         return self.path / f"{_TEMPORARY}{secrets.token_hex(6)}"

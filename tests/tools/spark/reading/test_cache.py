@@ -125,3 +125,16 @@ def test_a_path_outside_of_the_cache_is_left_alone(tmp_path: Path) -> None:
     assert Cache(str(tmp_path / "cache"), 0).hold(other)
     assert other.stat().st_mtime_ns == used
     assert not cache_module._held
+
+
+def test_marks_have_all_entries_looked_at_only_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(str(tmp_path), 0)
+    looks: list[Path | None] = []
+    monkeypatch.setattr(Cache, "evict", lambda self, keep=None: looks.append(keep))
+    for number in range(1024):
+        cache.get(f"mark {number}", lambda working: None)
+    assert 0 < len(looks) < 20
+
+    looks.clear()
+    path = cache.get("entry", lambda working: (working / "file").touch())
+    assert looks == [path]

@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import DoubleType, StructField, StructType
 
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
@@ -25,6 +26,7 @@ from riverbed.tools.spark.reading import over_columns, schemas
 from riverbed.tools.spark.reading.options import read_options
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.source import SnapshotReader
+from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, sid
 from tests.tools.spark.stores import freeze, random_store
@@ -399,6 +401,19 @@ def test_a_stream_of_snapshots_reads_each_entry_once_over_columns_and_tables_in_
         assert rows.select("_id").distinct().count() == 16_000
         hashes[columns] = row_hash(rows)
     assert hashes["read"] == hashes["ignore"] and hashes["read"][0] == 16_000
+
+
+def test_the_tasks_of_a_stream_read_columns(large: Snapshot, columns_read: list[int]) -> None:
+    found = {}
+    for columns in ("read", "ignore"):
+        options = read_options({"path": str(large.path.parent), "columns": columns, "maxRecordsPerPartition": "7000"})
+        reader = EntryStreamReader(options, _struct("_id string, user string, raw binary"))
+        end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(20_000))
+        parts = reader.partitions(reader.initialOffset(), end)
+        found[columns] = [row for part in parts for batch in reader.read(part) for row in _tuples(batch)]
+        assert len(columns_read) == (len(parts) if columns == "read" else 0) and len(parts) > 1
+        columns_read.clear()
+    assert found["read"] == found["ignore"] and len(found["read"]) > 15_000
 
 
 def test_columns_are_made_in_the_cache_when_they_are_asked_for(
