@@ -126,3 +126,16 @@ def test_keys_without_their_rows_are_compared_as_well(store: Store) -> None:
         with pytest.raises(DamagedRowError):
             stream.keys(start, end, count)
     store.kill()
+
+
+def test_a_scrub_compares_where_the_index_of_released_entries_leads(store: Store) -> None:
+    store.run("XNACK", "s", "g", "FAIL", "IDS", "1", "2-0")
+    store.checkpoint()
+    scrub(store)
+    handle = store.txn.handles["pel_by_time"]
+    with store.txn.lmdb.cursor(handle) as cursor:
+        key, row = next((key, row) for key, row in cursor if row)
+    store.txn.lmdb.put(key, row[:-1] + b"\x01", db=handle)
+    with pytest.raises(CorruptionError, match="pel_by_time"):
+        scrub(store)
+    store.kill()

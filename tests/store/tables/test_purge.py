@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
+from riverbed.store.format.streams import id_in_key
+from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
@@ -153,3 +156,34 @@ def test_a_purge_is_not_logged(store: Store) -> None:
     store.purge()
     assert (store.txn.log, store.engine.log.end) == ([], end)
     assert store.engine.needs_checkpoint
+
+
+def test_the_entry_at_which_a_dead_range_ends_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", node_max_entries=50)
+    stream = store.fill(b"s", 1003)
+    trimming.trim(stream, Trim(Strategy.MAXLEN, 3))  # down to the last node, whose first entry is the floor
+    store.commit()
+    assert stream.floor_id == sid("1001-0") and store.txn.dead_rows.notes == 1
+    store.purge()
+    assert [id_in_key(key) for key, _ in stream.rows(MIN_ID, MAX_ID)] == [sid(f"{n}-0") for n in (1001, 1002, 1003)]
+    store.checkpoint()
+    assert store.violations() == []
+    store.kill()
+
+
+def test_the_row_behind_those_of_a_dead_stream_stays(tmp_path: Path) -> None:
+    """The number of the records is one more than that of the stream that is deleted, and their row has nothing else."""
+    store = Store(tmp_path / "store")
+    for key in ("s", "t"):
+        store.run("XADD", key, "1-1", "f", "v")
+    store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
+    settings = store.stream().idempotence
+    assert settings is not None and settings.records_no == store.stream(b"t").stream_no + 1
+    store.run("DEL", "t")
+    store.purge()
+    store.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
+    assert store.stream().length == 2
+    assert Idempotence(store.stream()).tracked() == (1, 1)
+    store.checkpoint()
+    assert store.violations() == []
+    store.kill()
