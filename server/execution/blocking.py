@@ -59,6 +59,7 @@ class Blocking:
         self.turn_s = TURN_S
         self._unserved: dict[Place, Iterator[Session]] = {}  # keys whose clients have their turns
         self._served = 0  # clients of this turn
+        self._has_blocked = False  # a client has begun to wait for very many keys in this turn
         self._turn_end = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -67,6 +68,8 @@ class Blocking:
         """Block the client, with this command."""
         self.waiters.block(session, block, self._core.monotonic_ahead_ms())
         self._arm_deadline()
+        if block.has_news is not None:
+            self._has_blocked = True
 
     def notify(self, change: Change, namespace: Namespace, key: bytes) -> None:
         """Note a change, reported by the store, of a key that a client waits for or watches."""
@@ -79,7 +82,10 @@ class Blocking:
     def begin_tick(self) -> None:
         """Serve the clients that had no turn in the last tick, and those of keys that have changed between the two."""
         self._served = 0
-        if self.waiters.has_work:
+        if self._has_blocked:
+            self._turns.want_tick()
+            self._has_blocked = False  # to block took time enough: the lines are joined from the next tick on
+        elif self.waiters.has_work:
             self._join_and_leave()
         if self.signals or self._unserved:
             self.serve()

@@ -153,36 +153,32 @@ def xread(request: Request) -> Reply:
         resp = request.session.resp
         parts = [stream_head(key, resp) + entries for key, entries in served]
         return (streams_head(len(served), resp) + b"".join(parts),)
-    if options.block_ms is None:
-        return NULL_ARRAY
     return _wait(request, options, resolved, [position for _, _, position in positions])
 
 
 def _read_many(options: ReadOptions, request: Request) -> Work:
     """`xread` of very many streams: a part of them in each slice, with what is there by then."""
-    keys = options.keys
     resolved: list[bytes] = []
     positions: list[StreamID] = []
-    for at in range(0, len(keys), _STREAMS_A_TURN):
-        end = at + _STREAMS_A_TURN
-        for key, word in zip(keys[at:end], options.ids[at:end], strict=True):
-            position = _resolve_position(word, request.db.stream(key, request.now_ms))
-            positions.append(position)
-            resolved.append(id_text(position) if word == b"$" else word)
-        yield
+    topics: list[StreamID | None] = []
     budget = ReadBudget(options)
     left = request.room
     served: list[bytes] = []
     resp = request.session.resp
-    for number, (key, position) in enumerate(zip(keys, positions, strict=True), 1):
+    yield  # to take so many words apart took time enough
+    for number, (key, word) in enumerate(zip(options.keys, options.ids, strict=True), 1):
         if number % _STREAMS_A_TURN == 0:
             yield
         stream = request.db.stream(key, request.now_ms)
-        if stream is None or not stream.length or stream.last_live_id <= position:
+        position = _resolve_position(word, stream)
+        positions.append(position)
+        resolved.append(id_text(position) if word == b"$" else word)
+        topics.append(None if word == b"+" else position)
+        if budget.exhausted or stream is None or not stream.length or stream.last_live_id <= position:
             continue
         rows = stream.entries_within(StreamID(position + 1), MAX_ID, budget.count, left)
         if rows is None:
-            return (yield from _long_read(options, resolved, request))
+            return (yield from _long_read(options, [*resolved, *options.ids[number:]], request))
         if budget.limits_all:
             del rows[budget.cut(key, rows) :]
         if rows:
@@ -190,15 +186,22 @@ def _read_many(options: ReadOptions, request: Request) -> Work:
             served.append(wire)
             if left is not None:
                 left = max(left - len(wire), 0)
-        if budget.exhausted:
-            break
     if served:
         return in_pieces(request, [streams_head(len(served), resp), *served])
-    return _wait(request, options, resolved, positions, is_fresh=False)
+    if options.block_ms is None or not request.may_block:
+        return NULL_ARRAY
+    yield  # so does to begin to wait
+    return _wait(request, options, resolved, positions, topics, is_fresh=False)
 
 
 def _wait(
-    request: Request, options: ReadOptions, resolved: list[bytes], positions: list[StreamID], *, is_fresh: bool = True
+    request: Request,
+    options: ReadOptions,
+    resolved: list[bytes],
+    positions: list[StreamID],
+    topics: list[StreamID | None] | None = None,
+    *,
+    is_fresh: bool = True,
 ) -> Reply:
     """The reply when nothing is newer than the positions: a Block, or a null array without BLOCK.
 
@@ -208,8 +211,7 @@ def _wait(
         return NULL_ARRAY
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
     # `+` is another position for each client at every try
-    topics: list[StreamID | None] = list(positions)
-    if b"+" in resolved:
+    if topics is None:
         topics = [None if word == b"+" else position for word, position in zip(resolved, positions, strict=True)]
     argv = request.argv[: options.first_id] + resolved
     db = request.db
@@ -232,7 +234,10 @@ def _wait(
 
 
 def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) -> Work:
-    """What is newer than the positions as of the view, when it is too long for memory."""
+    """What is newer than the positions as of the view, when it is too long for memory.
+
+    Some `$` may not be resolved yet.
+    """
     room = Room(request)
     view = yield from room.wait_for_view()
     shown: list[tuple[bytes, StreamView | None, StreamID]] = []
@@ -255,7 +260,10 @@ def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) ->
             parts += [stream_head(key, resp) + array_head(count), ShownRange(entries, start, MAX_ID, count)]
     if served:
         return room.reply([streams_head(served, resp), *parts])
-    return _wait(request, options, resolved, [position for _, _, position in shown], is_fresh=False)
+    positions = [position for _, _, position in shown]
+    asked = zip(resolved, positions, strict=True)
+    resolved = [id_text(position) if word == b"$" else word for word, position in asked]
+    return _wait(request, options, resolved, positions, is_fresh=False)
 
 
 def _count_within(entries: StreamView, start: StreamID, key: bytes, budget: ReadBudget) -> Generator[None, None, int]:
