@@ -57,6 +57,16 @@ class Space:
             return False
         return free - reserve - (reserve >> 2) >= size
 
+    def is_won_by_rewrite(self, txn: Transaction, log_bytes: int) -> bool:
+        """Whether a log of `log_bytes`, rewritten, would be shorter by what lets writes be accepted again.
+
+        How long it would be is not known; about as long as the pages in use, unless keys are very long.
+        """
+        try:
+            return log_bytes - txn.tables.used_bytes(txn.lmdb) > self.reserve_bytes >> 2
+        except (OSError, lmdb.Error):
+            return False
+
     def judge(self, txn: Transaction, refusal: Refusal | None) -> Refusal | None:
         """-> why writes are refused from now on; `refusal` is the present reason.
 

@@ -24,7 +24,7 @@ import lmdb
 
 from riverbed.server.background import rewrite_worker
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
-from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.errors import LogWriteError, Refusal, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class RewriteError(Exception):
 
 # The errors that a rewrite may end with; any other is a defect.
 _EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
+_WANT_OF_SPACE: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL))
 
 
 class Rewriting:
@@ -75,6 +76,7 @@ class Rewriting:
         self._held_for = ""  # why no rewrite may be under way
         self._files = 0
         self._wait_until_s = 0.0
+        self._offset_at_full_disk = -1  # of the log, when the last rewrite began for want of space
         self._removal_s = 0.0
 
     @property
@@ -105,10 +107,15 @@ class Rewriting:
         self.status.scheduled = True
 
     def begin_if_due(self) -> None:
-        """Start a rewrite that is scheduled, or due because the log has grown."""
+        """Start a rewrite that is scheduled, or due because the log has grown or the disk is full."""
         if self._task is not None or self._stopped or self._held_for:
             return
         if self.status.scheduled or self._has_grown():
+            self.start()
+        elif self._would_make_space():
+            self._offset_at_full_disk = self._engine.offset
+            self._wait_until_s = self._monotonic() + RETRY_S
+            log.info("the log is rewritten, as that makes space on the disk")
             self.start()
 
     def _has_grown(self) -> bool:
@@ -123,6 +130,18 @@ class Rewriting:
             return False
         before = max(self.status.grown_from, engine.log.base_bytes, 1)
         return 100 * (size - before) >= percentage * before and self._monotonic() >= self._wait_until_s
+
+    def _would_make_space(self) -> bool:
+        """Whether writes are refused for want of space that a rewrite would make.
+
+        Trimming and deleting make none: the log gets longer by them, and the tables keep their pages for other rows.
+        """
+        engine = self._engine
+        if engine.refusal not in _WANT_OF_SPACE or not self._core.config.auto_aof_rewrite_percentage:
+            return False
+        if engine.offset == self._offset_at_full_disk or self._monotonic() < self._wait_until_s:
+            return False
+        return engine.space.is_won_by_rewrite(engine.txn, engine.log.size_bytes)
 
     @contextlib.contextmanager
     def held(self, reason: str) -> Iterator[None]:

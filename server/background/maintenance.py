@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.limits.eviction import Evictor
+    from riverbed.store.errors import Refusal
 
 log = logging.getLogger("riverbed")
 
@@ -81,6 +82,7 @@ class Maintenance:
         self._cycles = 0
         self._expire_again_s = 0.0
         self._rotate_error: str | None = None  # the last one that was logged
+        self._reported_refusal: Refusal | None = None  # the log's last word of it; commits change it too
         # a full sync replaces the tables
         self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
 
@@ -162,13 +164,15 @@ class Maintenance:
         self._stats.oldest_reader_pid, self._stats.oldest_reader_s = self._readers.pid, self._readers.seconds
         before = self._engine.refusal
         self._engine.check_space()
-        after = self._engine.refusal
-        if before is not after:
-            if after is None:
+        refusal = self._engine.refusal
+        if before is not refusal:
+            self._gate.refresh()
+        if self._reported_refusal is not refusal:
+            if refusal is None:
                 log.info("there is space again: writes are taken")
             else:
-                log.warning("%s: writes are refused", after.value)
-            self._gate.refresh()
+                log.warning("%s: writes are refused", refusal.value)
+            self._reported_refusal = refusal
         error = self._engine.log.rotate_error
         if error is not None and error != self._rotate_error:
             log.warning("%s; it goes on in the present one", error)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from riverbed.server.background.log_rewrite import RewriteError, Rewriting
+from riverbed.store.errors import Refusal
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 from tests.conftest import StartRiverbed
 from tests.support.faults.gate import Gate, child_of
@@ -289,6 +290,46 @@ def test_the_rule_looks_at_size_and_growth_and_does_not_loop(tmp_path: Path) -> 
         rewriting.schedule()
         assert await begins()
         assert not await begins()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_full_disk_has_the_log_rewritten_when_much_of_it_is_dead(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)  # with a reserve of 1 MB
+        client = ticks.connect()
+        server = ticks.server
+        rewriting = Started(server.context, ticks.executor, server.tasks, server.checkpoints, ticks.executor.failures)
+
+        def begins(refusal: Refusal | None = Refusal.DISK_NEARLY_FULL) -> bool:
+            while ticks.engine.purge(1):
+                pass
+            before = rewriting.count
+            ticks.engine.refusal = refusal
+            rewriting.begin_if_due()
+            ticks.engine.refusal = None
+            return rewriting.count > before
+
+        for number in range(1, 31):
+            client.send_words("XADD", "s", f"{number}-0", "f", "v" * 50_000)
+            await ticks.settle()
+        assert not begins()  # all of it is alive
+        await ticks.ask(client, "XTRIM s MAXLEN 10")
+        assert not begins(None)
+        assert not begins(Refusal.TABLES_UNWRITTEN)
+        ticks.config.set([("auto-aof-rewrite-percentage", "0")])
+        assert not begins()
+        ticks.config.set([("auto-aof-rewrite-percentage", "100")])
+        assert begins()
+        ticks.clock.now_ms += 60_000
+        assert not begins()  # nothing has changed since
+        await ticks.ask(client, "XTRIM s MAXLEN 5")
+        assert begins()
+        await ticks.ask(client, "XTRIM s MAXLEN 1")
+        assert not begins()  # it was tried a moment ago
+        ticks.clock.now_ms += 10_000
+        assert begins()
         ticks.close()
 
     in_loop(body())

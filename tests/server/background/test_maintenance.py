@@ -521,6 +521,26 @@ def test_a_disk_that_gets_full_refuses_what_needs_space_and_frees_itself(tmp_pat
     in_loop(body())
 
 
+@pytest.mark.parametrize("noticed_by", ["a commit", "the check"])
+def test_the_log_says_that_writes_are_refused_and_that_they_are_taken_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, noticed_by: str
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        ticks.server.maintenance.start()
+        ticks.files.free = 100_000
+        if noticed_by == "a commit":
+            ticks.engine.check_space()
+        await until(lambda: "the disk is nearly full: writes are refused" in caplog.messages)
+        ticks.files.free = None
+        await until(lambda: "there is space again: writes are taken" in caplog.messages)
+        ticks.close()
+
+    with caplog.at_level("INFO", "riverbed"):
+        in_loop(body())
+    assert caplog.messages.count("the disk is nearly full: writes are refused") == 1
+
+
 def test_a_log_that_cannot_begin_its_next_file_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
