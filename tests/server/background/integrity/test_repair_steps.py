@@ -250,3 +250,23 @@ def test_a_client_that_reads_the_old_tables_is_waited_for_and_then_cut_off(
         repaired.ticks.close()
 
     in_loop(body())
+
+
+def test_the_tables_are_exchanged_between_two_ticks(
+    tmp_path: Path, played: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        repaired = Repaired(tmp_path)
+        txn: Any = repaired.ticks.engine.txn
+
+        async def leave(process: Process, *error: object) -> None:
+            txn.log_command(0, [b"PING"])
+
+        open_lines: list[int] = []
+        monkeypatch.setattr(Process, "__aexit__", leave)
+        repaired.repairs._exchange = lambda made, aside: open_lines.append(len(txn.log))
+        assert b"offset" in await repaired.repair()
+        assert open_lines == [0]
+        repaired.ticks.close()
+
+    in_loop(body())
