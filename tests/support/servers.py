@@ -209,10 +209,17 @@ class Server:
 
     def private_bytes(self) -> int:
         """RssAnon: memory that is the process's own, without file pages such as LMDB's map.  Linux only."""
+        return self._memory("RssAnon")
+
+    def peak_bytes(self) -> int:
+        """VmHWM: the most memory, file pages included, that the process has had at a time.  Linux only."""
+        return self._memory("VmHWM")
+
+    def _memory(self, name: str) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
-        raise AssertionError("no RssAnon in /proc/PID/status")
+        raise AssertionError(f"no {name} in /proc/PID/status")
 
 
 class RedisServer(Server):

@@ -122,6 +122,18 @@ def test_commands_that_break_off_are_never_executed(riverbed: Server) -> None:
         assert client.ask("EXISTS", "broken") == b":0\r\n"
 
 
+@pytest.mark.parametrize("trim", [(), ("MAXLEN", "~", "9")])
+def test_a_large_value_costs_three_and_a_half_times_its_size_at_most(riverbed: Server, trim: tuple[str, ...]) -> None:
+    size = 40 * MB
+    with riverbed.client() as client:
+        assert_serves(riverbed)
+        before = riverbed.peak_bytes()
+        assert client.ask("XADD", "large", *trim, "*", "f", b"x" * size).startswith(b"$")
+        grown = riverbed.peak_bytes() - before
+        assert client.tree("XLEN", "large").text == b"1"
+    assert size < grown < 3.5 * size, f"{grown / size:.2f} times its size"
+
+
 # -- before AUTH -------------------------------------------------------------------------------------------------------
 
 
