@@ -31,7 +31,7 @@ class Space:
 
     @property
     def reserve_bytes(self) -> int:
-        """The bytes that are kept free: at most an eighth of the disk and of the map."""
+        """The bytes that are kept free: at most an eighth of the disk and of the map.  Raises OSError."""
         options = self._options
         return min(options.reserve_bytes, self._files.total_bytes(self._directory) >> 3, options.map_bytes >> 3)
 

@@ -82,7 +82,7 @@ class Maintenance:
         self._cycles = 0
         self._expire_again_s = 0.0
         self._rotate_error: str | None = None  # the last one that was logged
-        self._reported_refusal: Refusal | None = None  # the log's last word of it; commits change it too
+        self._reported_refusal: Refusal | None = None  # what the log said last
         # a full sync replaces the tables
         self._readers = Readers(lambda: self._engine.tables, self._clock.monotonic)
 
@@ -144,6 +144,7 @@ class Maintenance:
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
             self._check_space()
             self._check_clients(now_ms)
+        self._report_refusal()
         for run in self.periodic:
             run()
         self._stats.sample(self._clock.monotonic())
@@ -159,20 +160,24 @@ class Maintenance:
             waiting = self._blocking.waiting_consumers
             consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
 
+    def _report_refusal(self) -> None:
+        """Log why writes are refused, or that they are taken again, whatever has noticed it."""
+        refusal = self._engine.refusal
+        if self._reported_refusal is refusal:
+            return
+        if refusal is None:
+            log.info("there is space again: writes are taken")
+        else:
+            log.warning("%s: writes are refused", refusal.value)
+        self._reported_refusal = refusal
+
     def _check_space(self) -> None:
         self._readers.look()
         self._stats.oldest_reader_pid, self._stats.oldest_reader_s = self._readers.pid, self._readers.seconds
         before = self._engine.refusal
         self._engine.check_space()
-        refusal = self._engine.refusal
-        if before is not refusal:
+        if before is not self._engine.refusal:
             self._gate.refresh()
-        if self._reported_refusal is not refusal:
-            if refusal is None:
-                log.info("there is space again: writes are taken")
-            else:
-                log.warning("%s: writes are refused", refusal.value)
-            self._reported_refusal = refusal
         error = self._engine.log.rotate_error
         if error is not None and error != self._rotate_error:
             log.warning("%s; it goes on in the present one", error)

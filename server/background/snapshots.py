@@ -157,7 +157,7 @@ class Snapshots:
         status.columns_ok = False
         try:
             status.columns_bytes = await self._write_columns(snapshot)
-        except WorkerError as error:
+        except (WorkerError, OSError) as error:
             log.warning("snapshot %s has no columns: %s", snapshot, error)
             with contextlib.suppress(OSError):
                 await self._tasks.in_thread(
@@ -167,8 +167,8 @@ class Snapshots:
             status.columns_ok = True
 
     async def _write_columns(self, snapshot: Path) -> int:
-        """-> the bytes of the files.  Raises WorkerError."""
-        leave = self._engine.options.reserve_bytes
+        """-> the bytes of the files.  Raises WorkerError, OSError."""
+        leave = self._engine.space.reserve_bytes
         async with Worker(self._tasks, _COLUMNS_MODULE, snapshot, "--leave-bytes", leave) as worker:
             while "columns" not in (answer := await worker.receive()):
                 self._note_step(answer)
@@ -178,9 +178,9 @@ class Snapshots:
         self._status.step, self._status.done, self._status.total = answer["step"], answer["done"], answer["total"]
 
     async def _run(self, name: str | None, keep: int | None) -> dict[str, Any]:
-        """-> what was made.  Raises WorkerError."""
+        """-> what was made.  Raises WorkerError, OSError."""
         engine = self._engine
-        arguments = [engine.directory, "--leave-bytes", engine.options.reserve_bytes]
+        arguments = [engine.directory, "--leave-bytes", engine.space.reserve_bytes]
         arguments += [] if name is None else ["--name", name]
         arguments += [] if keep is None else ["--keep", keep]
         async with Worker(self._tasks, snapshotprocess.MODULE, *arguments) as worker:

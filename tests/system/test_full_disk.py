@@ -213,6 +213,29 @@ def test_a_rewrite_makes_room_on_a_full_disk(server: RiverbedServer, small_disk:
 
 
 @pytest.mark.needs_root
+def test_a_trim_alone_brings_writes_back(server: RiverbedServer, small_disk: Path) -> None:
+    writer = Writer(server)
+    with server.client() as client:
+        writer.fill(client, [b"a"])
+        assert client.ask("XTRIM", "a", "MAXLEN", 10).startswith(b":")
+        writer.append_until_accepted(client, b"b")
+        assert client.ask("XLEN", "a") == b":10\r\n"
+    assert "the disk is nearly full: writes are refused" in server.log_tail()
+    server.kill()
+    server.start()
+    with server.client() as client:
+        assert client.ask("XLEN", "a") == b":10\r\n"
+        assert client.ask("XLEN", "b") != b":0\r\n"
+
+
+@pytest.mark.needs_root
+def test_a_snapshot_leaves_the_reserve_of_a_small_disk_and_no_more(server: RiverbedServer) -> None:
+    with server.client() as client:
+        client.ask("XADD", "a", "*", "f", "v")
+        assert client.ask("RIVERBED", "SNAPSHOT").startswith(b"*"), server.log_tail()
+
+
+@pytest.mark.needs_root
 def test_a_replica_takes_nothing_into_the_reserve_and_goes_on_when_there_is_room(
     small_disk: Path, tmp_path: Path
 ) -> None:

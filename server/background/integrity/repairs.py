@@ -188,7 +188,7 @@ class Repairs:
         tables, txn = engine.tables, engine.txn
         await self._clear()
         arguments = [engine.directory, engine.options.map_bytes, txn.node_max_entries, txn.node_max_bytes]
-        arguments += [engine.options.reserve_bytes, txn.next_stream_no + _NUMBERS_APART]
+        arguments += [engine.space.reserve_bytes, txn.next_stream_no + _NUMBERS_APART]
         try:
             async with Worker(self._tasks, repair_worker.MODULE, *arguments) as worker:
                 await self._make_tables(worker)
