@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 from crc32c import crc32c
 
-from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
+from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.reader import FileDigest, encode_manifest, open_snapshot
 
 
@@ -19,4 +20,18 @@ def forge_page(snapshot: Path) -> None:
     (snapshot / DATA_NAME).write_bytes(data)
     known = open_snapshot(snapshot).manifest
     fitting = replace(known, data_file=FileDigest(len(data), crc32c(bytes(data))))
+    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
+
+
+# What no stream can have as its length, as JSON.
+LENGTHS = ("1" + 30 * "0", "9" * 5000, str(1 << 60), "-1", '"100"', "1e30", "NaN", "null", "[]")
+
+
+def forge_length(snapshot: Path, length: str) -> None:
+    """Give the first stream a `length`, and write a manifest whose checksums fit."""
+    known = open_snapshot(snapshot).manifest
+    sound = (snapshot / STREAMS_NAME).read_bytes()
+    lines = re.sub(rb'"length":\d+', b'"length":' + length.encode(), sound, count=1)
+    (snapshot / STREAMS_NAME).write_bytes(lines)
+    fitting = replace(known, streams_file=FileDigest(len(lines), crc32c(lines)))
     (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))

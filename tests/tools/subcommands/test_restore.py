@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from crc32c import crc32c
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
-from riverbed.store.snapshot.reader import FileDigest, SnapshotManifest, encode_manifest, open_snapshot
+from riverbed.store.snapshot.reader import SnapshotManifest, encode_manifest, open_snapshot
 from riverbed.tools.cli import main
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
-from tests.support.store.forged import forge_page
+from tests.support.store.forged import LENGTHS, forge_length, forge_page
 
 StartRiverbed = Callable[..., RiverbedServer]
 READ = ("XREADGROUP", "GROUP", "g", "alice", "COUNT", "50", "STREAMS", "s", ">")
@@ -73,15 +72,21 @@ def test_forged_pages_never_reach_lmdb(taken: tuple[Path, list[bytes]], tmp_path
     assert not (tmp_path / "new").exists()
 
 
-def test_a_stream_that_the_tables_cannot_hold_is_refused(taken: tuple[Path, list[bytes]]) -> None:
+@pytest.mark.parametrize("length", LENGTHS, ids=lambda length: length[:32])
+def test_a_length_that_no_stream_can_have_is_not_believed(
+    taken: tuple[Path, list[bytes]], tmp_path: Path, length: str
+) -> None:
     snapshot, _ = taken
-    manifest = open_snapshot(snapshot).manifest
-    lines = (snapshot / STREAMS_NAME).read_bytes().replace(b'"length":297', b'"length":%d' % (1 << 60))
-    (snapshot / STREAMS_NAME).write_bytes(lines)
-    forged = replace(manifest, streams_file=FileDigest(len(lines), crc32c(lines)))
-    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(forged, ""))
-    with pytest.raises(CorruptionError, match="which the tables cannot hold in these parts"):
+    forge_length(snapshot, length)
+    with pytest.raises(CorruptionError, match="line 1: "):
         list(open_snapshot(snapshot).streams())
+    # these count what the tables hold
+    for command, words, name in (("restore", [str(tmp_path / "new")], "entries"), ("stat", [], "length")):
+        result = CliRunner().invoke(main, [command, str(snapshot), *words, "--json"], catch_exceptions=False)
+        assert (result.exit_code, json.loads(result.stdout)[name]) == (0, 297), result.stderr
+    result = CliRunner().invoke(main, ["check", str(snapshot)], catch_exceptions=False)
+    assert result.exit_code == 1
+    assert f"{STREAMS_NAME}: line 1: " in "".join(result.output.splitlines())
 
 
 FORGED: dict[str, Callable[[SnapshotManifest], SnapshotManifest]] = {

@@ -27,7 +27,7 @@ from tests.conftest import base_seed
 from tests.support.faults.proxy import Proxy
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
-from tests.support.store.forged import forge_page
+from tests.support.store.forged import LENGTHS, forge_length, forge_page
 from tests.tools.spark.stores import answers, comparable, freeze, parts, random_store, rows_read
 
 
@@ -68,6 +68,16 @@ def test_forged_pages_of_what_comes_from_others_never_reach_lmdb(
 
     with pytest.raises(SourceError, match="a page is damaged"):
         rows_read(snapshot, cacheDirectory=tmp_path / "cache", **options)
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=lambda length: length[:32])
+def test_a_length_that_no_stream_can_have_ends_the_planning(snapshot: Path, tmp_path: Path, length: str) -> None:
+    """Planning by it would never end: a span for each two million rows."""
+    forge_length(snapshot, length)
+
+    for options in ({}, {"minPartitions": 4}, {"maxRecordsPerPartition": 2}, {"stream": "s0"}):
+        with pytest.raises(SourceError, match=rf"cannot plan the read: .*{STREAMS_NAME}"):
+            parts(snapshot, cacheDirectory=tmp_path / "cache", **options)
 
 
 @pytest.mark.parametrize("name", [DATA_NAME, STREAMS_NAME, MANIFEST_NAME])
