@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_ms, id_seq, id_text, make_id, parse_id
 from riverbed.tools.console.console import Failure
-from riverbed.tools.live.redisclient import RedisClient, ReplyError, fields
+from riverbed.tools.live.redisclient import LongReplyError, RedisClient, ReplyError, fields
 
 _PENDING_PAGE: Final = 500
 # A page is read again when the clock ticked meanwhile: the reply has idle times, from which we compute delivery times.
@@ -202,24 +202,40 @@ def _pending_page(
 
 
 def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tuple[StreamID, list[bytes]]]:
-    """The entries up to `end`: ID, and fields and values in turn.  The next page is requested while one is used."""
+    """The entries up to `end`: ID, and fields and values in turn.  The next page is requested while one is used.
+
+    A page that is longer than replies may be is asked for again with fewer entries.
+    """
     count = 100
-    last = id_text(end)
-    client.send([("XRANGE", key, "-", last, "COUNT", count)])
+    first, last = id_text(MIN_ID), id_text(end)
+    client.send([("XRANGE", key, first, last, "COUNT", count)])
     while True:
         received = client.bytes_received
-        page = client.receive()
+        try:
+            page = client.receive()
+        except LongReplyError:
+            if count == 1:
+                raise
+            count = fewer(count)
+            client.reconnect()
+            client.send([("XRANGE", key, first, last, "COUNT", count)])
+            continue
         page_bytes = max(client.bytes_received - received, 1)
         is_last = len(page) < count or _id(page[-1][0]) >= end
         if not is_last:
             count = min(max(len(page) * _ENTRY_PAGE_BYTES // page_bytes, 1), 4 * count, _MAX_ENTRIES_A_PAGE)
-            following = StreamID(_id(page[-1][0]) + 1)
-            client.send([("XRANGE", key, id_text(following), last, "COUNT", count)])
+            first = id_text(StreamID(_id(page[-1][0]) + 1))
+            client.send([("XRANGE", key, first, last, "COUNT", count)])
         for entry_id, words in page:
             if words is not None:
                 yield _id(entry_id), words
         if is_last:
             return
+
+
+def fewer(count: int) -> int:
+    """How many entries to ask for when `count` of them make too long a reply."""
+    return max(count // 8, 1)
 
 
 def delivery_policy(client: RedisClient, key: bytes, group: bytes) -> list[bytes]:

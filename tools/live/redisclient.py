@@ -53,6 +53,10 @@ class ReplyError(Exception):
         self.code = text.partition(" ")[0]
 
 
+class LongReplyError(Failure):
+    """A reply was longer than REPLY_VARIABLE allows.  The connection is of no use; `reconnect` makes another."""
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """The address of a server, and the user to log in as.  `database` is None when the URL names none."""
@@ -110,11 +114,17 @@ class RedisClient:
         self.address = address
         self.bytes_received = 0
         self._timeout_s = timeout_s
-        self._reader = hiredis.Reader()
         self._most_bytes = _most_bytes()
+        self._last = ""  # the name of the last request
+        self._database: Word | None = None  # that was selected last
+        self._password = address.password
+        self._connect()
+
+    def _connect(self) -> None:
+        address, timeout_s = self.address, self._timeout_s
+        self._reader = hiredis.Reader()
         self._announced = Announced(min(self._most_bytes, max(MAX_STRING_BYTES, self._most_bytes // 2)))
         self._owed = 0  # replies
-        self._last = ""  # the name of the last request
         context = address.tls_options.context() if address.tls else None
         try:
             self._socket = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
@@ -133,6 +143,13 @@ class RedisClient:
             self._socket.close()
             raise
 
+    def reconnect(self) -> None:
+        """Connect again, to the database that was selected last.  Replies that have not come yet are given up."""
+        self.close()
+        self._connect()
+        if self._database is not None:
+            self.call("SELECT", self._database)
+
     def _encrypted(self, context: ssl.SSLContext) -> ssl.SSLSocket:
         try:
             return context.wrap_socket(self._socket, server_hostname=self.address.host)
@@ -140,12 +157,12 @@ class RedisClient:
             raise self._lost(error, "does not finish the TLS handshake", CONNECT_TIMEOUT_S) from error
 
     def _authenticate(self) -> None:
-        user, password = self.address.user, self.address.password
+        user, password = self.address.user, self._password
         try:
             if password is None:
                 if not user and self._lets_in():
                     return
-                password = find_password(str(self.address))
+                password = self._password = find_password(str(self.address))
             if password is not None:
                 self.call("AUTH", *([user] if user else []), password)
             self.call("PING")
@@ -214,6 +231,9 @@ class RedisClient:
             encode_command([word if isinstance(word, bytes) else str(word).encode() for word in words])
             for words in commands
         )
+        for words in commands:
+            if words[0] == "SELECT":
+                self._database = words[1]
         self._owed += len(commands)
         self._last = str(commands[-1][0]) if commands else self._last
         self._socket.settimeout(self._timeout_s)
@@ -241,7 +261,7 @@ class RedisClient:
                     raise Failure(f"{self.address} closed the connection")
                 self.bytes_received += len(data)
                 if self.bytes_received - before > self._most_bytes:
-                    raise Failure(
+                    raise LongReplyError(
                         f"{self.address} sends more than {self._most_bytes >> 20} MB in reply to {self._last}; "
                         f"{REPLY_VARIABLE} allows more"
                     )

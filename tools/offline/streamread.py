@@ -19,7 +19,8 @@ from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import keyspaces
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import name_text
-from riverbed.tools.live.redisclient import RedisClient, ReplyError
+from riverbed.tools.live.livestream import fewer
+from riverbed.tools.live.redisclient import LongReplyError, RedisClient, ReplyError
 from riverbed.tools.offline.storestat import tables_at_rest
 
 Entry = tuple[bytes, list[bytes]]  # the ID as text; names and values in turn
@@ -70,14 +71,21 @@ def server_entries(
             raise Failure(f"{name_text(key)} in database {db} of {client.address} is not a stream") from error
         raise
     end = id_text(last)
-    done = 0
+    done, count = 0, _PAGE
     while True:
         progress(READING, done, max(done, length))
-        page: list[Entry] = client.call("XRANGE", key, id_text(first), end, "COUNT", _PAGE)
+        try:
+            page: list[Entry] = client.call("XRANGE", key, id_text(first), end, "COUNT", count)
+        except LongReplyError:
+            if count == 1:
+                raise
+            count = fewer(count)
+            client.reconnect()
+            continue
         for entry in page:
             yield entry[0], entry[1]
         done += len(page)
         newest = parse_id(page[-1][0]) if page else None
-        if newest is None or len(page) < _PAGE or newest >= last:
+        if newest is None or len(page) < count or newest >= last:
             return
         first = StreamID(newest + 1)
