@@ -41,6 +41,7 @@ from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import LogHome
 from riverbed.store.log.reader import LogReader, TornTail, list_parts
 from riverbed.store.log.takeover import require_ours
+from riverbed.store.offline.advice import advice
 from riverbed.store.offline.power_cut import settle_after_power_cut
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
@@ -53,7 +54,6 @@ REPLACED_DIRECTORY: Final = "replaced"
 
 # Violations that are looked at to decide what can be repaired.
 _KEPT: Final = 100
-_ELSEWHERE: Final = "restore a snapshot, or copy a replica"
 
 
 class RepairError(StoreError):
@@ -139,14 +139,12 @@ class Repair:
 
         Raises RepairError, SpaceError with nothing changed; CorruptionError, lmdb.Error, OSError.
         """
-        broken_log = [violation for violation in found if violation.table == "log"]
-        broken_tables = [violation for violation in found if violation.table not in ("log", BACKLOG)]
-        if check.log.is_missing and check.meta is not None and not broken_tables:
+        if (refused := advice(check, found)) is not None:
+            raise RepairError(str(refused))
+        if check.log.is_missing and check.meta is not None:
             return [self._make_log()]
-        if broken_log:
-            raise RepairError(self._advice(check, broken_log, broken_tables))
+        broken_tables = [violation for violation in found if violation.table not in ("log", BACKLOG)]
         if broken_tables:
-            self._refuse_older_log(check, broken_tables)
             self._require_space(check)
         actions = []
         if any(violation.table == BACKLOG for violation in found):
@@ -164,41 +162,6 @@ class Repair:
             self._files.sync_directory(self._directory)
         with contextlib.suppress(StoreError):  # a manifest that cannot be read; the check finds it as well
             settle_after_power_cut(self._places, self._files)
-
-    # -- what is refused -----------------------------------------------------------------------------------------------
-
-    def _advice(self, check: Check, broken_log: list[Violation], broken_tables: list[Violation]) -> str:
-        first = broken_log[0]
-        if check.log.is_short and len(broken_log) == 1:
-            return self._disagreement(check, broken_tables)
-        if broken_tables:
-            return f"both halves are broken, the log ({first}) and the tables ({broken_tables[0]}): {_ELSEWHERE}"
-        if check.meta is None:
-            return f"the log is broken ({first}), and there are no tables: {_ELSEWHERE}"
-        return (
-            f"the log is broken ({first}), and the tables are whole, up to replication offset "
-            f"{check.meta.position.offset}: to go on from there, without later writes, move "
-            f"{self._places.home} away and repair again; or {_ELSEWHERE}"
-        )
-
-    def _disagreement(self, check: Check, broken_tables: list[Violation]) -> str:
-        """The advice when the log is whole, but ends before the position that the tables cover."""
-        assert check.meta is not None and check.log.end is not None
-        advice = (
-            f"the tables cover replication offset {check.meta.position.offset}, and the log ends at "
-            f"{check.log.end.offset}: to go on with the log's state, move {self._places.state} away"
-        )
-        if broken_tables:
-            return advice  # and the tables are broken too
-        return f"{advice}; with the tables' state, move {self._places.home} away and repair again"
-
-    def _refuse_older_log(self, check: Check, broken_tables: list[Violation]) -> None:
-        """Raise RepairError when the tables, broken or not, hold changes that the log lacks."""
-        end = check.log.end
-        if end is None:
-            raise RepairError(f"the tables in {self._places.state} are broken, and there is no log to make them from")
-        if check.meta is not None and check.meta.position.offset > end.offset:
-            raise RepairError(self._disagreement(check, broken_tables))
 
     def _require_space(self, check: Check) -> None:
         needed = room_for_tables(check.log.size_bytes)

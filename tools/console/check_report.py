@@ -17,6 +17,7 @@ from rich.text import Text
 
 from riverbed.store.check import Check, Violation
 from riverbed.store.check.deep import ReplayPlan
+from riverbed.store.offline.advice import Advice, advice
 from riverbed.store.offline.repair import Action
 from riverbed.tools.console.console import counted, notes, print_facts, results, seconds_text, size_text
 from riverbed.tools.console.keytext import shown
@@ -41,7 +42,8 @@ class CheckReport:
         self._found: list[Violation] = []  # since the last repair
         self._count = 0
         self._is_cut_short = False
-        self._is_log_damaged = False  # a torn tail is no damage
+        self._is_log_unreadable = False  # as its manifest is damaged
+        self._advice: Advice | None = None  # on what a repair would refuse
         self._mended: list[dict[str, Any]] = []
         self._actions: list[Action] = []
         self._refusal: str | None = None
@@ -59,7 +61,6 @@ class CheckReport:
         """Report each violation; end early at the limit."""
         for violation in violations:
             self._add(violation)
-            self._is_log_damaged |= violation.table == "log"
             if self._limit and self._count >= self._limit and not self.is_exhaustive:
                 self._is_cut_short = True
                 return
@@ -75,12 +76,16 @@ class CheckReport:
             with self._above_the_bar():
                 _print_violation(violation)
 
-    def note(self, check: Check) -> None:
-        """Take the totals of a finished check of a data directory, and its torn tail as a violation."""
+    def note(self, check: Check, found: list[Violation]) -> None:
+        """Take the totals of a finished check of a data directory that has `found` this, and its torn tail as well."""
         self.contents = asdict(check.contents)
-        self._is_log_damaged &= not check.log.is_missing  # tables make a new log
+        # the tables come first, and may have enough that is wrong for the log not to be read
+        is_log_read = not self._is_cut_short or any(violation.table == "log" for violation in found)
+        self._advice = advice(check, found) if is_log_read else None
         self.is_in_use = check.was_in_use or check.is_in_use()
-        self.log_bytes, self.log_files = check.log.size_bytes, len(check.log.parts)
+        self.log_files = len(check.log.parts)
+        self.log_bytes = check.log.size_bytes if self.log_files or check.log.is_missing else None
+        self._is_log_unreadable = is_log_read and self.log_bytes is None
         self.offset = None if check.log.end is None else check.log.end.offset
         torn = check.torn_tail
         if torn is not None:
@@ -144,6 +149,8 @@ class CheckReport:
             lines["log"] = f"{size_text(self.log_bytes)} in {counted(self.log_files, 'file')}" + (
                 f", {at}" if at else ""
             )
+        elif self._is_log_unreadable:
+            lines["log"] = "not readable"
         elif at:
             lines["state"] = at
         if self.commands:
@@ -153,9 +160,9 @@ class CheckReport:
         if self._count and self.kind == "store" and not self.is_exhaustive:
             command = f"riverbed check --repair {escape(str(self.path))}"
             lines["to mend"] = (
-                f"--repair changes no damaged log; {command} says what can be done"
-                if self._is_log_damaged
-                else f"{'stop the server; ' if self.is_in_use else ''}{command}"
+                f"{'stop the server; ' if self.is_in_use else ''}{command}"
+                if self._advice is None
+                else escape(shown(self._advice.cure))
             )
         return lines
 

@@ -181,7 +181,7 @@ def _look(check: Check, report: CheckReport) -> list[Violation]:
             yield violation
 
     report.take(kept())
-    report.note(check)
+    report.note(check, log + others)
     return log + others
 
 

@@ -229,7 +229,9 @@ def test_a_log_that_is_damaged_is_left_alone_and_the_way_out_is_said(sound: Path
         data = log.read_bytes()
         log.write_bytes(data[: data.rindex(b"#CK")])
     files = {path: path.read_bytes() for path in (sound / LOG_DIRECTORY).iterdir()}
-    with pytest.raises(RepairError, match=r"move .*appendonlydir away and repair again; or restore a snapshot"):
+    with pytest.raises(
+        RepairError, match=r"move .*appendonlydir away and run `riverbed check --repair .*`; or restore"
+    ):
         mend(sound)
     assert {path: path.read_bytes() for path in (sound / LOG_DIRECTORY).iterdir()} == files
     (sound / LOG_DIRECTORY).rename(sound / "damaged")

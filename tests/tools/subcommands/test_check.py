@@ -13,14 +13,17 @@ from riverbed.store.format.entries import bare_row
 from riverbed.store.format.packing import pack_row
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.format.streams import entry_key
-from riverbed.store.layout import LOG_DIRECTORY
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.store.wire import seal
 from riverbed.tools.cli import main
+from tests.conftest import StartRiverbed
+from tests.support.replicas import fill
 from tests.support.servers import RiverbedServer
 from tests.support.store.stores import Store
 from tests.support.terminal import on_terminal
+from tests.support.waiting import rewritten
 
 
 def run(*arguments: object) -> Result:
@@ -80,6 +83,8 @@ def test_many_violations_are_cut_short(directory: Path) -> None:
     result = run("check", directory)
     assert (result.exit_code, len(result.stdout.splitlines())) == (1, 100)
     assert result.stderr.startswith("100 violations, and perhaps more")
+    assert told_of(result, "to mend") == f"riverbed check --repair {directory}"
+    assert "not readable" not in result.stderr and "0 files" not in result.stderr
     assert len(run("check", directory, "--limit", 0).stdout.splitlines()) > 200
     assert len(run("check", directory, "--limit", 7).stdout.splitlines()) == 7
 
@@ -237,12 +242,14 @@ def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> Non
     data = bytearray(log.read_bytes())
     data[1000] ^= 4
     log.write_bytes(data)
-    result = run("check", directory)
-    assert "--repair changes no damaged log" in result.stderr
-    assert "stop the server" not in result.stderr
+    looked = run("check", directory)
+    assert "stop the server" not in looked.stderr
+    cure = f"move {directory / LOG_DIRECTORY} away and run `riverbed check --repair {directory}`"
+    assert "without the writes that only the log has, " + cure in told_of(looked, "to mend")
     result = run("check", directory, "--repair")
     assert result.exit_code == 1
     assert "not repaired: the log is broken" in result.stderr
+    assert told_of(looked, "to mend") in result.stderr
     assert log.read_bytes() == data
     shutil.move(directory / LOG_DIRECTORY, directory / "damaged-log")
     told = run("check", directory).stderr
@@ -251,6 +258,44 @@ def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> Non
     assert result.exit_code == 0
     assert "made a new log out of the tables: 305 entries" in result.stderr
     assert run("check", directory, "--deep").exit_code == 0
+
+
+def told_of(result: Result, name: str) -> str:
+    """What the summary says behind `name`."""
+    (line,) = (line for line in result.stderr.splitlines() if line.lstrip().startswith(name))
+    return line.lstrip().removeprefix(name).strip()
+
+
+@pytest.mark.parametrize("how", ["flipped", "deleted"])
+def test_a_log_whose_manifest_is_damaged_is_not_called_empty(directory: Path, how: str) -> None:
+    manifest = directory / LOG_DIRECTORY / LOG_MANIFEST
+    data = bytearray(manifest.read_bytes())
+    data[10] ^= 4
+    manifest.unlink()
+    if how == "flipped":
+        manifest.write_bytes(data)
+    result = run("check", directory)
+    assert (result.exit_code, told_of(result, "log")) == (1, "not readable")
+    assert f"move {directory / LOG_DIRECTORY} away" in told_of(result, "to mend")
+    assert json.loads(run("check", directory, "--json").stdout)["log_bytes"] is None
+
+
+def test_beside_a_server_a_damaged_log_is_mended_by_the_server(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options={"scrub-interval": 0})
+    with server.client() as client:
+        fill(client, "s", 300)
+        client.ask("SAVE")
+        log = log_of(server.directory)
+        sound = log.read_bytes()
+        with log.open("r+b") as file:
+            file.seek(1000)
+            file.write(bytes((sound[1000] ^ 4,)))
+        result = run("check", server.directory)
+        assert "send BGREWRITEAOF" in told_of(result, "to mend")
+    rewritten(server)
+    assert "\nlog: " not in f"\n{run('check', server.directory).stdout}"
+    assert server.stop() == 0
+    assert run("check", server.directory, "--repair").exit_code == 0  # it gives up the end of the former log
 
 
 def test_help_lists_the_subcommands_and_version_is_told() -> None:
