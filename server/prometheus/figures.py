@@ -61,10 +61,12 @@ def figures(core: Core, control: Control, replication: Replication, watched: Sam
 
 def _loading(core: Core) -> Iterator[Figure]:
     loading = core.loading
-    yield _gauge("loading", "1 while a start loads the log; there are no other figures then.", loading is not None)
+    yield _gauge(
+        "loading", "1 while a start loads the log, and only the figures of the load are shown.", loading is not None
+    )
     if loading is not None:
-        yield _gauge("loading_loaded_bytes", "Bytes of the log that are loaded.", loading.loaded_bytes)
-        yield _gauge("loading_total_bytes", "Bytes of the log that are to be loaded.", loading.total_bytes)
+        yield _gauge("loading_loaded_bytes", "Bytes of the log that the start has loaded.", loading.loaded_bytes)
+        yield _gauge("loading_total_bytes", "Bytes of the log that the start has to load in all.", loading.total_bytes)
 
 
 # -- kinds of metrics --------------------------------------------------------------------------------------------------
@@ -117,33 +119,39 @@ def _server(core: Core) -> Iterator[Figure]:
         [(versions, 1)],
     )
     started_s = core.started_ms / 1000
-    yield _gauge("start_time_seconds", "When the server started, in unix time.", started_s)
+    yield _gauge("start_time_seconds", "Unix time in seconds at which the server started.", started_s)
     system, user = process.cpu_seconds()
     seconds = [(("system",), system), (("user",), user)]
-    yield _counters("cpu_seconds", "Processor time that the server has used.", ("mode",), seconds)
+    yield _counters("cpu_seconds", "Seconds of processor time that the server has used, by mode.", ("mode",), seconds)
     use = process.memory_use()
     core.stats.note_memory(use.private)
-    yield _gauge("memory_private_bytes", "Private memory of the server.", use.private)
+    yield _gauge("memory_private_bytes", "Bytes of private memory of the server.", use.private)
     yield _gauge(
-        "memory_mapped_bytes", "File pages in memory, mostly LMDB's, that the system takes back at will.", use.mapped
+        "memory_mapped_bytes",
+        "Bytes of file pages in memory, mostly LMDB's, that the system takes back at will.",
+        use.mapped,
     )
     yield _gauge(
-        "memory_private_peak_bytes", "The most private memory of the server seen so far.", core.stats.peak_memory
+        "memory_private_peak_bytes",
+        "Bytes of private memory of the server, the most seen so far.",
+        core.stats.peak_memory,
     )
 
 
 def _clients(core: Core, control: Control, replicas: int) -> Iterator[Figure]:
     stats, sessions = core.stats, core.sessions
-    yield _gauge("clients_connected", "Connections of clients.", len(sessions) - replicas)
-    yield _gauge("clients_max", "Connections of clients that are allowed at a time.", core.config.maxclients)
+    yield _gauge("clients_connected", "Connections of clients that are open.", len(sessions) - replicas)
+    yield _gauge("clients_max", "Connections of clients that may be open at a time.", core.config.maxclients)
     yield _gauge("clients_blocked", "Clients that wait in a blocking command.", control.blocked_clients())
-    yield _counter("connections_accepted", "Connections that were accepted.", stats.connections_received)
+    yield _counter("connections_accepted", "Connections of clients that were accepted.", stats.connections_received)
     yield _counter(
-        "connections_rejected", "Connections refused because clients_max were open.", stats.connections_rejected
+        "connections_rejected",
+        "Connections refused because as many as maxclients allows were open.",
+        stats.connections_rejected,
     )
     yield _counter(
         "clients_evicted",
-        "Connections closed because clients had the server keep too much for them.",
+        "Connections closed because the server kept too much memory for their clients.",
         stats.evicted_clients,
     )
     yield _counter("network_received_bytes", "Bytes that came from clients.", stats.bytes_in)
@@ -154,7 +162,7 @@ def _commands(core: Core) -> Iterator[Figure]:
     stats = core.stats
     seen = [((name.decode(),), row) for name, row in stats.seen_commands()]
     yield _counter("commands_processed", "Commands that were run, those in transactions too.", stats.commands_processed)
-    yield _counters("commands", "Calls of a command.", ("command",), ((own, row.calls) for own, row in seen))
+    yield _counters("commands", "Calls of a command that ran.", ("command",), ((own, row.calls) for own, row in seen))
     yield _counters(
         "commands_failed",
         "Calls of a command that answered an error.",
@@ -169,12 +177,14 @@ def _commands(core: Core) -> Iterator[Figure]:
     )
     yield _histogram(
         "command_duration_seconds",
-        "How long calls of a command ran, without waiting and without the commit.",
+        "Seconds that calls of a command ran, without waiting and without the commit.",
         ("command",),
         ((own, row.buckets, row.nanoseconds / 1e9) for own, row in seen),
     )
     errors = sorted((key_text(code), count) for code, count in stats.errors.items())
-    yield _counters("error_replies", "Errors answered, by code.", ("code",), (((code,), n) for code, n in errors))
+    yield _counters(
+        "error_replies", "Errors answered to clients, by code.", ("code",), (((code,), n) for code, n in errors)
+    )
     yield _counter("keyspace_hits", "Keys looked for and found by commands that read.", stats.keyspace_hits)
     yield _counter("keyspace_misses", "Keys looked for in vain by commands that read.", stats.keyspace_misses)
     yield _counter(
@@ -185,9 +195,9 @@ def _commands(core: Core) -> Iterator[Figure]:
 def _durations(core: Core) -> Iterator[Figure]:
     stats = core.stats
     for name, text, durations in (
-        ("tick_duration_seconds", "How long the requests that arrived together, and their commit, took.", stats.tick),
-        ("fsync_duration_seconds", "How long it took to make the log durable.", stats.fsync),
-        ("checkpoint_duration_seconds", "How long checkpoints of the tables took.", stats.checkpoint),
+        ("tick_duration_seconds", "Seconds that requests which arrived together took, with their commit.", stats.tick),
+        ("fsync_duration_seconds", "Seconds that it took to make the log durable.", stats.fsync),
+        ("checkpoint_duration_seconds", "Seconds that checkpoints of the tables took.", stats.checkpoint),
     ):
         yield _histogram(name, text, (), [((), durations.buckets, durations.seconds)])
 
@@ -198,13 +208,15 @@ def _durations(core: Core) -> Iterator[Figure]:
 def _log(core: Core) -> Iterator[Figure]:
     engine = core.engine
     log = engine.log
-    yield _gauge("log_bytes", "Size of the log's files.", log.size_bytes)
-    yield _gauge("log_base_bytes", "The part of the log's bytes that the last rewrite has written.", log.base_bytes)
+    yield _gauge("log_bytes", "Bytes of the log's files.", log.size_bytes)
+    yield _gauge("log_base_bytes", "Bytes of the log's files that the last rewrite has written.", log.base_bytes)
     yield _gauge("log_files", "Files of the log that were written since the last rewrite.", log.incr_count)
     yield _gauge("log_unsynced_bytes", "Bytes of the log that a power cut would lose now.", log.unsynced_bytes)
     yield _gauge("checkpoint_lag_bytes", "Bytes logged since the last checkpoint.", engine.dirty_bytes)
     yield _gauge(
-        "disk_free_bytes", "Free bytes on the disk of the data directory.", engine.files.free_bytes(engine.directory)
+        "disk_free_bytes",
+        "Bytes that are free on the disk of the data directory.",
+        engine.files.free_bytes(engine.directory),
     )
     yield _gauge(
         "writes_refused", "1 while writes are refused, for want of space or a log.", engine.refusal is not None
@@ -214,7 +226,7 @@ def _log(core: Core) -> Iterator[Figure]:
 def _tables(core: Core) -> Iterator[Figure]:
     room = sampling.space(core.txn)
     yield _gauge("lmdb_map_bytes", "Bytes that the tables may grow to.", room.map_bytes)
-    yield _gauge("lmdb_file_bytes", "Size of the tables' file.", room.file_bytes)
+    yield _gauge("lmdb_file_bytes", "Bytes of the tables' file.", room.file_bytes)
     yield _gauge("lmdb_used_bytes", "Bytes of the tables' file that hold rows.", room.used_bytes)
     yield _gauge(
         "lmdb_free_bytes",
@@ -229,13 +241,18 @@ def _tables(core: Core) -> Iterator[Figure]:
     )
     yield _gauge(
         "lmdb_oldest_reader_seconds",
-        "How long the oldest reader of the tables has been open, in any process.",
+        "Seconds since the oldest reader of the tables, in any process, began.",
         core.stats.oldest_reader_s,
     )
     sizes = sorted(room.tables.items())
-    yield _gauges("table_rows", "Rows in a table.", ("table",), (((name,), rows) for name, (rows, _) in sizes))
     yield _gauges(
-        "table_bytes", "Bytes of the pages of a table.", ("table",), (((name,), size) for name, (_, size) in sizes)
+        "table_rows", "Rows in a table of the store.", ("table",), (((name,), rows) for name, (rows, _) in sizes)
+    )
+    yield _gauges(
+        "table_bytes",
+        "Bytes of the pages of a table of the store.",
+        ("table",),
+        (((name,), size) for name, (_, size) in sizes),
     )
     databases = [((str(db.number),), db) for db in core.txn.databases if db.size]
     yield _gauges("keys", "Streams in a database.", ("db",), ((own, db.size) for own, db in databases))
@@ -246,30 +263,40 @@ def _tables(core: Core) -> Iterator[Figure]:
         ((own, db.expiring) for own, db in databases),
     )
     dead_rows = core.txn.dead_rows
-    yield _gauge("dead_row_notes", "Deleted streams, groups and ranges whose rows wait for the purge.", dead_rows.notes)
+    yield _gauge(
+        "dead_row_notes",
+        "Streams, groups and ranges that are deleted and whose rows wait for the purge.",
+        dead_rows.notes,
+    )
 
 
 def _maintenance(core: Core) -> Iterator[Figure]:
     rewrite, snapshot = core.rewrite, core.stats.snapshot
     yield _gauge("rewrite_in_progress", "1 while the log is being rewritten.", rewrite.in_progress)
     yield _gauge(
-        "rewrite_progress_ratio", "The part of the running rewrite that is done, from 0 to 1.", rewrite.percent / 100
+        "rewrite_progress_ratio",
+        "Part of the running rewrite of the log that is done, from 0 to 1.",
+        rewrite.percent / 100,
     )
-    yield _gauge("rewrite_last_ok", "Whether the last rewrite succeeded.", rewrite.last_ok)
+    yield _gauge("rewrite_last_ok", "1 unless the last rewrite of the log failed.", rewrite.last_ok)
     yield _counter("rewrites", "Rewrites of the log that were begun.", rewrite.started)
     yield _gauge("snapshot_in_progress", "1 while a snapshot is being taken.", snapshot.in_progress)
-    yield _gauge("snapshot_last_ok", "Whether the last snapshot succeeded.", snapshot.last_ok)
+    yield _gauge("snapshot_last_ok", "1 unless the last snapshot failed.", snapshot.last_ok)
     yield _counter("snapshots", "Snapshots that were taken.", snapshot.taken)
     has_lost = snapshot.columns_ok is False
     yield _gauge("snapshot_columns_failed", "1 when the last snapshot was to have columns and has none.", has_lost)
     scrub = core.scrub
-    yield _counter("scrubs", "Comparisons of log and tables with their checksums that were completed.", scrub.passes)
-    yield _gauge("scrub_end_seconds", "When the last of them ended, in Unix time; 0 without one.", scrub.last_end_s)
-    yield _gauge("scrub_damaged_files", "Files that are damaged, as a scrub has found.", len(scrub.damage))
+    yield _counter(
+        "scrubs", "Scrubs, comparisons of log and tables with their checksums, that were completed.", scrub.passes
+    )
+    yield _gauge(
+        "scrub_end_seconds", "Unix time in seconds at which a scrub last ended; 0 without one.", scrub.last_end_s
+    )
+    yield _gauge("scrub_damaged_files", "Files that a scrub has found damaged.", len(scrub.damage))
     yield _gauge("scrub_damaged_rows", "Rows of the tables that the last scrub found damaged.", scrub.damaged_rows)
     repair = core.repair
-    yield _gauge("repair_in_progress", "1 while the tables are being made again of the log.", repair.in_progress)
-    yield _gauge("repair_last_ok", "Whether the last repair of the tables succeeded.", repair.last_ok)
+    yield _gauge("repair_in_progress", "1 while the tables are being made again from the log.", repair.in_progress)
+    yield _gauge("repair_last_ok", "1 unless the last repair of the tables failed.", repair.last_ok)
     yield _counter("repairs", "Repairs of the tables that succeeded.", repair.repairs)
 
 
@@ -279,12 +306,14 @@ def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
     follower, senders = replication.follower, replication.primary.senders
     yield _gauge(
         "replication_offset_bytes",
-        "Replication offset: bytes of commands logged under the present replication id.",
+        "Bytes of commands logged under the present replication id, the replication offset.",
         offset,
     )
-    yield _gauge("replication_is_replica", "1 while another server is followed.", follower is not None)
+    yield _gauge(
+        "replication_is_replica", "1 while the server follows another one as its replica.", follower is not None
+    )
     if follower is not None:
-        yield _gauge("replication_link_up", "1 while there is a link to the primary.", follower.is_connected)
+        yield _gauge("replication_link_up", "1 while a replica has a link to its primary.", follower.is_connected)
     yield _gauge("replicas_connected", "Replicas that follow this server.", len(senders))
     now_s = core.clock.monotonic()
     lags = {
@@ -300,7 +329,7 @@ def _replication(core: Core, replication: Replication) -> Iterator[Figure]:
     )
     yield _gauges(
         "replica_heard_seconds",
-        "Time since the last message of a replica.",
+        "Seconds since the last message of a replica.",
         ("replica",),
         ((own, age) for own, (_, age) in lags.items()),
     )
@@ -319,9 +348,11 @@ def _streams(watched: Sample) -> Iterator[Figure]:
         "stream_added_entries", "Entries ever added to a stream.", names, ((own, s.entries_added) for own, s in streams)
     )
     yield _gauges(
-        "stream_bytes", "About the size of the entries in a stream.", names, ((own, s.byte_count) for own, s in streams)
+        "stream_bytes", "Bytes of the entries in a stream, about.", names, ((own, s.byte_count) for own, s in streams)
     )
-    yield _gauges("stream_groups", "Consumer groups of a stream.", names, ((own, s.group_count) for own, s in streams))
+    yield _gauges(
+        "stream_groups", "Groups of consumers that a stream has.", names, ((own, s.group_count) for own, s in streams)
+    )
     yield _gauge("streams_omitted", "Streams that have no figures of their own on this page.", watched.streams_omitted)
 
 
@@ -344,7 +375,7 @@ def _groups(watched: Sample) -> Iterator[Figure]:
     now_ms = watched.looked_ms
     yield _gauges(
         "group_oldest_pending_seconds",
-        "Time since the delivery of a group's pending entry that has waited longest; absent when none has an owner.",
+        "Seconds since the delivery of a group's pending entry that waits longest; absent when none has an owner.",
         names,
         ((own, max(now_ms - each.oldest_ms, 0) / 1000) for own, each in groups if each.oldest_ms is not None),
     )

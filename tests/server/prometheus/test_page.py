@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -8,12 +9,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from riverbed.server.prometheus.figures import LABEL_BYTES, Figure, label
+from riverbed.server.prometheus.figures import LABEL_BYTES, Figure, figures, label
 from riverbed.server.prometheus.http import MAX_CONNECTIONS
 from riverbed.server.prometheus.page import MAX_GROUPS, MAX_STREAMS, render
 from tests.support.servers import RiverbedServer, StartError, free_port
@@ -264,6 +267,47 @@ def test_a_port_in_use_is_told_by_its_setting(watched: tuple[RiverbedServer, int
     assert f"port {watched[1]} is in use; stop the program that listens there, or choose another --metrics-port" in (
         done.stdout.decode()
     )
+
+
+# What the help of a metric begins with, by the end of its name; a count says what is counted, a state when it is 1.
+_HELP_BEGINS = {"seconds": r"(Seconds|Unix time in seconds) ", "bytes": r"Bytes ", "ratio": r"Part .*, from 0 to 1\.$"}
+_COUNT_OR_STATE = r"([A-Z][a-z]+s,? |1 (while|when|unless) )"
+_NEEDS_ANOTHER = re.compile(r"_|\b(same|above|below|former|latter|others?|of them)\b")
+_SAID_AS = {"db": "database"}
+
+
+def test_each_help_is_a_sentence_of_its_own_with_its_unit(
+    watched: tuple[RiverbedServer, int], start_riverbed: StartRiverbed
+) -> None:
+    server, port = watched
+    _, replica_port = start_watched(start_riverbed, {"replicaof": f"127.0.0.1 {server.port}"})
+    with server.client() as client:
+        client.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        client.ask("XADD", "s", "1-0", "f", "v")
+        client.ask("XREADGROUP", "GROUP", "g", "alice", "STREAMS", "s", ">")
+        client.ask("XADD", "s")
+        client.ask("PEXPIREAT", "s", 1 << 42)
+        assert client.ask("WAIT", 1, 60_000) == b":1\r\n"
+    loading: Any = SimpleNamespace(loading=SimpleNamespace(loaded_bytes=1, total_bytes=2))
+    nothing: Any = None
+    start = {figure.family.name: figure.family for figure in figures(loading, nothing, nothing, nothing)}
+    metrics: dict[str, Metric] = {**scrape(port), **scrape(replica_port), **start}
+    assert metrics.keys() >= {
+        "riverbed_loading_total_bytes",
+        "riverbed_replication_link_up",
+        "riverbed_replica_heard_seconds",
+        "riverbed_group_oldest_pending_seconds",
+        "riverbed_error_replies",
+    }
+    for metric in metrics.values():
+        text = metric.documentation
+        begin = _HELP_BEGINS.get(metric.name.rpartition("_")[2], _COUNT_OR_STATE)
+        assert re.match(begin, text), f"{metric.name}: {text}"
+        assert text.endswith(".") and ". " not in text, f"{metric.name}: {text}"
+        assert not _NEEDS_ANOTHER.search(text), f"{metric.name}: {text}"
+        names = [name for sample in metric.samples[:1] for name in sample.labels if name != "le"]
+        said = [_SAID_AS.get(name, name) for name in names]
+        assert not said or any(name in text.lower() for name in said), f"{metric.name} of {said}: {text}"
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
