@@ -159,11 +159,17 @@ def _fields(words: list[bytes]) -> dict[str, bytes]:
 # -- what is read ------------------------------------------------------------------------------------------------------
 
 
-def parts(path: Path, table: Table = Table.ENTRIES, **options: object) -> list[list[Row]]:
-    """The rows of each partition, as an executor reads them, without Spark."""
+def parts_in_turn(path: Path, table: Table = Table.ENTRIES, **options: object) -> Iterator[list[Row]]:
+    """The rows of each partition, as an executor reads them, without Spark; each is read when it is asked for."""
     asked = {"path": str(path), "table": table.value, **{name: str(value) for name, value in options.items()}}
     reader = SnapshotReader(read_options(asked), default_schema(table))
-    return [[row for batch in reader.read(partition) for row in _rows(batch)] for partition in reader.partitions()]
+    for partition in reader.partitions():
+        yield [row for batch in reader.read(partition) for row in _rows(batch)]
+
+
+def parts(path: Path, table: Table = Table.ENTRIES, **options: object) -> list[list[Row]]:
+    """The rows of all partitions, by partition."""
+    return list(parts_in_turn(path, table, **options))
 
 
 def rows_read(path: Path, table: Table = Table.ENTRIES, **options: object) -> list[Row]:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession, functions
 from riverbed.tools.spark.reading.options import Table
 from tests.conftest import base_seed
 from tests.support.servers import RiverbedServer
-from tests.tools.spark.stores import answers, comparable, freeze, parts, random_store, rows_read
+from tests.tools.spark.stores import Row, answers, comparable, freeze, parts, parts_in_turn, random_store, rows_read
 
 # What no command answers, or only of the moment in which it is asked.
 WITHOUT = ("snapshot", "bytes", "idle_ms", "inactive_ms")
@@ -118,16 +118,18 @@ def server(tmp_path: Path) -> Iterator[RiverbedServer]:
 
 
 def test_a_store_that_is_written_to_is_read_as_it_once_was(server: RiverbedServer) -> None:
+    """A batch is written for each partition that is read, and while the next one is read: so fewer entries come than
+    are read, however fast the one and the other are."""
     stop = threading.Event()
-    written = threading.Semaphore(0)
+    allowed, written = threading.Semaphore(4), threading.Semaphore(0)
 
     def write() -> None:
         """One to `a` and then one to `b`, and so on: each moment of this is told apart by its lengths."""
         client = redis.Redis(port=server.port)
         numbers = itertools.count()
-        while not stop.is_set():
+        while allowed.acquire() and not stop.is_set():
             with client.pipeline(transaction=False) as pipeline:
-                for number in itertools.islice(numbers, 37):
+                for number in itertools.islice(numbers, 17):
                     pipeline.xadd("a", {"n": number}, id=f"{1 + number}-0")
                     pipeline.xadd("b", {"n": number}, id=f"{1 + number}-0")
                 pipeline.execute()
@@ -140,14 +142,18 @@ def test_a_store_that_is_written_to_is_read_as_it_once_was(server: RiverbedServe
         lengths = [0]
         for _ in range(5):
             assert written.acquire(timeout=60)
-            rows = rows_read(server.directory, maxRecordsPerPartition=50)
+            rows: list[Row] = []
+            for part in parts_in_turn(server.directory, maxRecordsPerPartition=50):
+                rows += part
+                allowed.release()
             found = {key: [int(row["fields"]["n"]) for row in rows if row["key"] == key] for key in ("a", "b")}
             assert found["a"] == list(range(len(found["a"])))
             assert found["b"] == found["a"][: len(found["b"])]
             assert 0 <= len(found["a"]) - len(found["b"]) <= 1
             lengths.append(len(rows))
         assert lengths == sorted(lengths)
-        assert lengths[-1] > 2 * 37
+        assert lengths[-1] > 2 * 17
     finally:
         stop.set()
+        allowed.release()
         writer.join()
