@@ -106,11 +106,12 @@ class Failures:
         return self.refused(command, CommandError(text.replace("\n", " ")))
 
     def _repair_reason(self, damage: Exception) -> str:
-        """The error reply to a command that has met damage in the tables."""
+        """The error reply to a command that has met damage in the tables, after it was reported."""
+        cure = "The tables are being made again" if self._core.repair.in_progress else "RIVERBED REPAIR mends it"
         if isinstance(damage, DamagedRowError):
             place = self._core.txn.place_of(damage.stream_no)
-            return f"ERR {damage.what} {place}is damaged: its checksum does not fit. RIVERBED REPAIR mends it"
-        return f"ERR a page of the tables is damaged ({damage}). RIVERBED REPAIR mends it"
+            return f"ERR {damage.what} {place}is damaged: its checksum does not fit. {cure}"
+        return f"ERR a page of the tables is damaged ({damage}). {cure}"
 
     def _undone(self, command: Command, text: str, mark: int, *, has_done_nothing: bool) -> tuple[bytes]:
         """Undo a command that cannot be done, through no fault of the code; `text` is the error reply."""

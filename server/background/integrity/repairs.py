@@ -139,6 +139,7 @@ class Repairs:
 
     def _start(self) -> None:
         self._status.begin()
+        log.info("the tables are being made again of the log")
         self._task = self._tasks.start("repairing the tables", self._run(), failed=self._failed, expected=_EXPECTED)
 
     async def stop(self) -> None:

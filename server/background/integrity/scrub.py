@@ -40,19 +40,39 @@ FIRST_S: Final = 60.0
 # After a step comes a pause that is so many times as long, and one that keeps to this speed.
 _PAUSES_A_STEP: Final = 19
 _MAX_BYTES_A_SECOND: Final = 32 << 20
-_CURE: Final = (
+
+
+class Cure(NamedTuple):
+    """What the log says about damage: what the server does with `auto-repair yes`, and what a person can do without."""
+
+    by_server: str
+    by_hand: str
+
+
+_CURE: Final = Cure(
+    "The tables have everything, so the server goes on, and makes the log again of the tables. Look after the disk",
     "The tables have everything, so the server goes on. Run BGREWRITEAOF: it makes the log again of the tables. Then "
-    "look after the disk"
+    "look after the disk",
 )
-_CURE_OF_TABLES: Final = (
+_CURE_OF_MANIFEST: Final = _CURE._replace(
+    by_server="The server knows what belongs there, and writes it again. Look after the disk"
+)
+_CURE_OF_TABLES: Final = Cure(
+    "Commands that need it answer with an error until the server has made the tables again of the log. Look after the "
+    "disk",
     "Commands that need it answer with an error until the tables are made again of the log: by `auto-repair yes`, by "
-    "RIVERBED REPAIR, or by `riverbed check --repair` when the server is stopped. Then look after the disk"
+    "RIVERBED REPAIR, or by `riverbed check --repair` when the server is stopped. Then look after the disk",
+)
+_CURE_OF_GONE: Final = Cure(
+    "The server makes the tables again of the log. Look after the disk",
+    "Until it stops the server has them open. RIVERBED REPAIR makes them again of the log",
 )
 _BOTH: Final = (
     "the log and the tables are both damaged, so that neither can be made of the other: a replica asks its primary for "
     "everything; in the place of a primary promote a replica, or restore a snapshot"
 )
-_CURE_OF_BACKLOG: Final = "Only replicas that are away would need it, and take a full sync now. Look after the disk"
+_FULL_SYNC: Final = "Only replicas that are away would need it, and take a full sync now. Look after the disk"
+_CURE_OF_BACKLOG: Final = Cure(_FULL_SYNC, _FULL_SYNC)
 
 
 class Walk(NamedTuple):
@@ -65,7 +85,7 @@ class Walk(NamedTuple):
     name: str
     size: int
     steps: Callable[[], Iterator[int]]
-    cure: str
+    cure: Cure
 
 
 Subject = Callable[[], Iterable[Walk]]
@@ -73,7 +93,7 @@ Subject = Callable[[], Iterable[Walk]]
 
 def log_walks(engine: Engine) -> list[Walk]:
     """The files of the log."""
-    manifest = Walk(LOG_MANIFEST, 0, partial(_compare_manifest, engine, engine.log), _CURE)
+    manifest = Walk(LOG_MANIFEST, 0, partial(_compare_manifest, engine, engine.log), _CURE_OF_MANIFEST)
     return [manifest] + [
         Walk(
             file.name,
@@ -107,6 +127,10 @@ def _steps(engine: Engine, of: Log, file: LogFile) -> Iterator[int]:
         # a full sync may have put another file in the place of this one, and a rewrite may have done away with it
         if engine.log is of and file.name in {listed.name for listed in scrubbed_files(of)}:
             raise
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 class Scrub:
@@ -168,15 +192,15 @@ class Scrub:
                 self._unread.append(DATA_NAME)
         finally:
             status.end(int(self._core.clock.time()))
-        self._mend()
         result = f"{len(status.damage)} damaged" if status.damage else "sound"
         if self._unread:
             result = f"{len(status.damage)} damaged, and {', '.join(self._unread)} could not be read"
+        self._mend()
         size_mb, seconds = status.done_bytes / 1e6, self._monotonic() - begun_s
         log.log(
             logging.WARNING if self._unread else logging.INFO,
-            "scrubbed %d files of the log, %.1f MB, and %d rows of the tables in %.1f s: %s",
-            *(len(walks), size_mb, rows or 0, seconds, result),
+            "scrubbed %s of the log, %.1f MB, and %s of the tables in %.1f s: %s",
+            *(_counted(len(walks), "file"), size_mb, _counted(rows or 0, "row"), seconds, result),
         )
 
     def _listed(self) -> Iterator[Walk]:
@@ -242,10 +266,15 @@ class Scrub:
                     else:
                         self._status.rows, self._status.all_rows = int(answer["rows"]), int(answer["of"])
         except WorkerError as error:
-            log.warning("the tables were not scrubbed: %s", error)
+            data = tables.path / DATA_NAME
+            is_gone = engine.tables is tables and not data.exists()
+            if not is_gone:
+                log.warning("the tables were not scrubbed: %s", error)
             if engine.tables is tables:  # else others were put in the place of these, which are closed
                 tables.env.reader_check()  # its place among LMDB's readers would keep pages from being used again
-            if isinstance(error, DamageMetError) and engine.tables is tables:
+            if is_gone:
+                self._found(DATA_NAME, f"{data} is gone", _CURE_OF_GONE)
+            elif isinstance(error, DamageMetError) and engine.tables is tables:
                 self._found(DATA_NAME, f"broken pages ended the process of the scrub: {error}", _CURE_OF_TABLES)
             return None
         if engine.tables is tables:  # else a full sync has put others in the place of these
@@ -282,8 +311,9 @@ class Scrub:
             self._stopped.wait(max((now_s - begun_s) * _PAUSES_A_STEP, size / _MAX_BYTES_A_SECOND))
             begun_s = self._monotonic()
 
-    def _found(self, name: str, what: object, cure: str) -> None:
+    def _found(self, name: str, what: object, cure: Cure) -> None:
         text = " ".join(str(what).split())  # INFO has a line for it
         if self._status.damage.get(name) != text:
-            log.error("damage on the disk: %s. %s", text, cure)
+            is_mended = self._core.config.auto_repair
+            log.error("damage on the disk: %s. %s", text, cure.by_server if is_mended else cure.by_hand)
         self._status.damage[name] = text

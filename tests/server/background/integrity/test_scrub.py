@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -234,10 +235,53 @@ def change_in_place(path: Path, old: bytes, new: bytes) -> None:
         file.write(data.replace(old, new))
 
 
-def test_what_cannot_be_read_is_not_called_sound(server: RiverbedServer) -> None:
-    (server.directory / STATE_DIRECTORY / DATA_NAME).rename(server.directory / "elsewhere")
+def test_what_cannot_be_read_is_not_called_sound(
+    start_riverbed: StartRiverbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (tmp_path / "sitecustomize.py").write_text(f"import os, sys\nif {MODULE!r} in sys.orig_argv:\n    os._exit(1)\n")
+    server = start_riverbed(options={"scrub-interval": 1})
     until(lambda: f"0 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
-    (server.directory / "elsewhere").rename(server.directory / STATE_DIRECTORY / DATA_NAME)
+    assert server.stop() == 0
+
+
+def test_tables_that_are_deleted_beside_the_server_are_damage(server: RiverbedServer) -> None:
+    path = server.directory / STATE_DIRECTORY / DATA_NAME
+    path.unlink()
+    until(lambda: f"1 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
+    assert f"{path} is gone" in info(server, "persistence")[FIELDS[1]]
+    assert "RIVERBED REPAIR makes them again" in server.log_tail()
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
+    until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", f"the repair\n{server.log_tail()}")
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
+    assert path.exists()
+    server.restart()
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == b":2100\r\n"
+
+
+def test_a_directory_of_tables_that_is_deleted_beside_the_server_is_made_again(server: RiverbedServer) -> None:
+    shutil.rmtree(server.directory / STATE_DIRECTORY)
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
+        until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", f"the repair\n{server.log_tail()}")
+        assert client.ask("XLEN", "s") == b":2100\r\n"
+    assert server.stop() == 0
+
+
+def test_what_the_server_mends_is_not_asked_of_its_operator(server: RiverbedServer) -> None:
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", "scrub-interval", "0", "auto-repair", "yes") == b"+OK\r\n"
+        until(lambda: info(server, "persistence")["riverbed_scrub_in_progress"] == "0", "no scrub")
+        flip(only(server, "*.base.aof"))
+        (server.directory / LOG_DIRECTORY / LOG_MANIFEST).unlink()
+        assert client.ask("CONFIG", "SET", "scrub-interval", "1") == b"+OK\r\n"
+    until(lambda: ": 2 damaged" in server.log_tail(), f"the scrub\n{server.log_tail()}")
+    until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of both")
+    told = [line for line in server.log_path.read_text().splitlines() if "damage on the disk: " in line]
+    assert len(told) == 2 and not any("BGREWRITEAOF" in line for line in told), told
+    assert "and writes it again" in told[0] and "makes the log again of the tables" in told[1]
 
 
 @pytest.mark.parametrize("how", ["flipped", "deleted"])
