@@ -158,6 +158,8 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
             return f"no permission: {detail}"
         case errno.ENOSPC:
             return f"the disk is full: {detail}"
+        case errno.EEXIST | errno.ENOTDIR if config.dir.is_file():
+            return f"cannot start: {config.dir} is not a directory"
     return f"cannot start: {detail}"
 
 

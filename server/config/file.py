@@ -74,7 +74,11 @@ def directives(lines: list[str], path: Path, depth: int = 0) -> Iterator[Directi
             names = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
             for name in names:
                 included = Path(name)
-                yield from directives(read_lines(included), included, depth + 1)
+                try:
+                    lines_inside = read_lines(included)
+                except ConfigFileError as error:
+                    raise ConfigFileError(f"{said.place}: include: {error}") from None
+                yield from directives(lines_inside, included, depth + 1)
 
 
 def render_line(name: str, words: list[str]) -> str:

@@ -152,7 +152,7 @@ def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
     path.touch()
     status, out, _ = start_in_vain("--port", free_port(), "--dir", path)
     assert status == 1
-    assert out.splitlines()[-1].endswith(f" # cannot start: {path}: File exists")
+    assert out.splitlines()[-1].endswith(f" # cannot start: {path} is not a directory")
 
 
 def test_reason_goes_to_the_terminal_too_when_there_is_a_logfile(tmp_path: Path) -> None:
@@ -160,8 +160,8 @@ def test_reason_goes_to_the_terminal_too_when_there_is_a_logfile(tmp_path: Path)
     path.touch()
     status, out, err = start_in_vain("--port", free_port(), "--dir", path, "--logfile", tmp_path / "log")
     assert (status, out) == (1, "")
-    assert err == f"riverbed-server: cannot start: {path}: File exists\n"
-    assert (tmp_path / "log").read_text().splitlines()[-1].endswith(f" # cannot start: {path}: File exists")
+    assert err == f"riverbed-server: cannot start: {path} is not a directory\n"
+    assert (tmp_path / "log").read_text().splitlines()[-1].endswith(f" # cannot start: {path} is not a directory")
 
 
 def test_a_log_file_that_is_moved_away_is_begun_again(start_riverbed: StartRiverbed, tmp_path: Path) -> None:

@@ -202,6 +202,15 @@ def test_a_lacking_library_is_named_with_what_installs_it(place: Path, monkeypat
     assert (result.exit_code, "pip install 'riverbed[sql]'" in result.stderr.replace("\n", " ")) == (2, True)
 
 
+def test_a_clone_without_the_library_of_columns_is_told_what_installs_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "riverbed.tools.arrow", raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    result = run(place, "orders")
+    assert (result.exit_code, "in a clone pip install '.[sql]'" in result.stderr.replace("\n", " ")) == (2, True)
+
+
 def test_every_row_is_that_of_the_stream(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     stream = store.stream(b"s", 0)

@@ -150,6 +150,8 @@ def _refuse_other(path: Path) -> None:
     with contextlib.suppress(CorruptionError):  # the check finds it as well
         refuse_redis(path, OsFiles())
     if not (path / STATE_DIRECTORY).exists() and not (path / LOG_DIRECTORY).exists():
+        if any((inside / MANIFEST_NAME).exists() for inside in path.iterdir()):
+            raise Failure(f"{path} holds snapshots: name one of them")
         raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {LOG_DIRECTORY}/ is there")
 
 

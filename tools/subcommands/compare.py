@@ -18,7 +18,7 @@ from riverbed.store.format.meta import read_position
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.text import key_text
 from riverbed.store.tables.reader import TableReader
-from riverbed.tools.console.console import FOUND, counted, failures_explained, notes, results
+from riverbed.tools.console.console import FOUND, Failure, counted, failures_explained, notes, results
 from riverbed.tools.console.keytext import key_bytes
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.offline.storestat import tables_at_rest
@@ -62,6 +62,8 @@ def compare(a: Path, b: Path, pattern: str | None, ignore_times: bool, limit: in
     first: list[Difference] = []
     count = 0
     with failures_explained(f"compare {a} with {b}"), contextlib.ExitStack() as held:
+        if a.exists() and b.exists() and a.samefile(b):
+            raise Failure(f"{a} and {b} are the same directory")
         sides = held.enter_context(_opened(a)), held.enter_context(_opened(b))
         steps = held.enter_context(StepProgress({_COMPARING: "entries"}))
         readers = [side.reader for side in sides]

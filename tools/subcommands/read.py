@@ -50,7 +50,7 @@ def read(
       riverbed read DIR orders --columns _id,user
       riverbed read DIR orders --sql "select distinct user from orders"
 
-    Needs pip install 'riverbed[sql]'.
+    Needs pip install 'riverbed[sql]', in a clone pip install '.[sql]'.
 
     Exit status 0: all of it, 2: not read, 130: interrupted.
     """
@@ -59,7 +59,8 @@ def read(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        raise Failure(f"{error.name} is not installed, and this needs it: pip install 'riverbed[sql]'") from None
+        cure = "pip install 'riverbed[sql]', in a clone pip install '.[sql]'"
+        raise Failure(f"{error.name} is not installed, and this needs it: {cure}") from None
     with failures_explained(f"read {source}"), arrow.open_store(source) as store:
         names = None if columns is None else columns.split(",")
         known = store.schema(shown_key_bytes(stream), db=db, start=start, end=end)

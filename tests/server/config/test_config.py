@@ -163,6 +163,12 @@ def test_file_that_includes_itself_is_refused(write_file: WriteFile, tmp_path: P
         Config.load([str(path)])
 
 
+def test_missing_included_file_is_named_with_the_line(write_file: WriteFile, tmp_path: Path) -> None:
+    path = write_file(f"port 1\ninclude {tmp_path}/none.conf\n")
+    with pytest.raises(ConfigFileError, match=r"riverbed.conf:2: include: .*/none.conf: No such file or directory"):
+        Config.load([str(path)])
+
+
 def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigFileError, match=r"none.conf: No such file or directory"):
         Config.load([str(tmp_path / "none.conf")])

@@ -298,6 +298,14 @@ def test_beside_a_server_a_damaged_log_is_mended_by_the_server(start_riverbed: S
     assert run("check", server.directory, "--repair").exit_code == 0  # it gives up the end of the former log
 
 
+def test_a_folder_of_snapshots_is_said_to_be_one(directory: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    take_snapshot(directory, folder / "first", program="test")
+    result = run("check", folder)
+    assert (result.exit_code, f"{folder} holds snapshots: name one of them" in result.stderr) == (2, True)
+
+
 def test_help_lists_the_subcommands_and_version_is_told() -> None:
     assert "check" in run("--help").stdout
     assert run("--version").stdout == f"riverbed, version {VERSION}\n"

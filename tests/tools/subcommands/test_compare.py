@@ -120,3 +120,12 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     result = run(tmp_path / "state", tmp_path / "none")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert "is empty: neither a data directory nor a snapshot" in result.stderr
+
+
+def test_the_same_directory_twice_is_said(primary: RiverbedServer, tmp_path: Path) -> None:
+    assert primary.stop() == 0
+    link = tmp_path / "link"
+    link.symlink_to(primary.directory)
+    result = run(primary.directory, link)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{primary.directory} and {link} are the same directory" in result.stderr.replace("\n", "")

@@ -16,6 +16,7 @@ import pytest
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.format.log_lines import encode_annotation
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import file_reader, manifest
 from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.offline.heldfiles import HeldFiles
@@ -42,6 +43,7 @@ from tests.support.replays import (
 )
 from tests.support.scripts.generators import STREAMS, Command
 from tests.support.scripts.group_commands import GROUP_FAMILY, NEWER_FAMILY
+from tests.support.waiting import rewritten
 
 
 @pytest.fixture
@@ -188,6 +190,27 @@ def test_a_rewritten_log_goes_back_to_its_base(start_riverbed: StartRiverbed, tm
     assert opened(tmp_path / "base", 0).keys() == expected.keys()
     reason = refused(server.directory, tmp_path / "early", "--until", base_only["offset"] // 4)
     assert "this log does not go back to replication offset" in reason
+
+
+def test_a_manifest_that_a_person_writes_brings_a_log_back(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    """The lines of docs/operations.md, for when manifest and tables are lost."""
+    server = start_riverbed()
+    with server.client() as client:
+        for number in range(1, 101):
+            client.ask("XADD", "s", f"{number}-0", "f", "v")
+        rewritten(server)
+        client.ask("XADD", "s", "101-0", "f", "v")
+    assert server.stop() == 0
+    copy = tmp_path / "copy"
+    (copy / LOG_DIRECTORY).mkdir(parents=True)
+    for path in (server.directory / LOG_DIRECTORY).glob("*.aof"):
+        shutil.copy(path, copy / LOG_DIRECTORY)
+    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("file appendonly.aof.")]
+    assert len(lines) == 2
+    (copy / LOG_DIRECTORY / LOG_MANIFEST).write_text("\n".join(lines) + "\n")
+    assert replay(copy, tmp_path / "new")["entries"] == 101
+    assert not broken_invariants(tmp_path / "new")
 
 
 def offset_of(client: RawClient) -> str:
