@@ -31,7 +31,8 @@ from riverbed.store.wire import IS_NATIVE, Requests, words_of
 _PIECE_BYTES: Final = 16 << 10
 # Chunks up to this size, which most pipelines have, are tried as nothing but whole requests first.
 SMALL_BYTES: Final = 32 << 10
-# An unfinished word is taken in larger pieces.
+# While a word longer than the first is unfinished, pieces are larger.  Short words take most of a microsecond each.
+_SHORT_WORD_BYTES: Final = 1 << 10
 _WORD_PIECE_BYTES: Final = 64 << 10
 # A chunk that alternates between both kinds of requests would be copied at each handover, so only a few are made.
 _MAX_HANDOVERS: Final = 4
@@ -166,7 +167,7 @@ class RequestReader(StrictReader):
             self._chunks.clear()
             self._position = 0
         start = self._position
-        end = start + (_WORD_PIECE_BYTES if self._words_left else _PIECE_BYTES)
+        end = start + (_WORD_PIECE_BYTES if self._bulk_bytes > _SHORT_WORD_BYTES else _PIECE_BYTES)
         if end >= len(data):
             self._data = b""
             return data[start:] if start else data

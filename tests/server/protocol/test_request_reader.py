@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from riverbed.server.protocol.request_reader import RequestReader
 from riverbed.server.protocol.strict_reader import INLINE_LIMIT_BYTES
 from riverbed.store.format.text import split_words
-from riverbed.store.wire import count_of
+from riverbed.store.wire import count_of, words_of
 from tests.support.effort import measured
 from tests.support.waiting import until
 
@@ -402,6 +402,23 @@ def test_empty_lines_before_between_and_behind_requests_are_passed_over() -> Non
     for chunks in ways_to_send(b"\n\r\n" + PING + b"\r\n\n" + b"ECHO a\r\n" + b"\n" + PING + b"\r\n"):
         assert read(chunks) == ([[b"PING"], [b"ECHO", b"a"], [b"PING"]], None)
     assert read([empty + PING + empty + PING]) == ([[b"PING"]] * 2, None)
+
+
+def test_few_short_words_are_taken_in_one_call_however_many_have_arrived() -> None:
+    """Others have their turn between two calls."""
+    words = [b"XREAD", b"BLOCK", b"0", b"STREAMS", *[b"key"] * 10_000, *[b"$"] * 10_000]
+    sent = wire(words)
+    reader = RequestReader(authenticated=True)
+    assert reader.feed(sent[:100]) == []
+    reader.add(sent[100:])
+    most = 0
+    requests: list[list[bytes]] = []
+    while reader.has_more:
+        before = reader.pending_bytes
+        requests += words_of(reader.next_requests())
+        most = max(most, reader.pending_bytes - before)
+    assert requests == [words]
+    assert 0 < most < 60 * 2_500
 
 
 def test_a_long_word_is_copied_once_when_it_is_whole() -> None:
