@@ -211,6 +211,12 @@ def test_a_manifest_that_a_person_writes_brings_a_log_back(start_riverbed: Start
     (copy / LOG_DIRECTORY / LOG_MANIFEST).write_text("\n".join(lines) + "\n")
     assert replay(copy, tmp_path / "new")["entries"] == 101
     assert not broken_invariants(tmp_path / "new")
+    for path in (copy / LOG_DIRECTORY).glob("*.aof"):
+        if path.name in "".join(lines):
+            sound = path.read_bytes()
+            path.write_bytes(sound.replace(b"\r\nf\r\n", b"\r\ng\r\n", 1))
+            assert "checksum does not match" in refused(copy, tmp_path / "none")
+            path.write_bytes(sound)
 
 
 def offset_of(client: RawClient) -> str:
