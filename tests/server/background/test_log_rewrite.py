@@ -12,7 +12,9 @@ import pytest
 
 from riverbed.server.background.log_rewrite import RewriteError, Rewriting
 from riverbed.store.errors import Refusal
+from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
+from riverbed.store.tables.power_loss import MARK_NAME
 from tests.conftest import StartRiverbed
 from tests.support.faults.gate import Gate, child_of
 from tests.support.raw import RawClient
@@ -78,6 +80,24 @@ def test_another_rewrite_replaces_the_base(riverbed: RiverbedServer) -> None:
         until(lambda: len(names(riverbed)) == 3, "the end of the old files")
         assert names(riverbed)[:2] == ["appendonly.aof.2.base.aof", "appendonly.aof.3.incr.aof"]
         assert client.ask("XLEN", "t") == b":1\r\n"
+
+
+def test_the_tables_that_a_power_cut_goes_back_to_do_without_the_files_that_a_rewrite_deletes(
+    riverbed: RiverbedServer,
+) -> None:
+    with riverbed.client() as client:
+        client.ask("CONFIG", "SET", "repl-backlog-size", 0)
+        client.pipeline([("XADD", "s", f"{number}-1", "f", "v") for number in range(1, 11)])
+        rewritten(riverbed)
+        until(lambda: len(names(riverbed)) == 3, "the end of the old file")
+        before = client.ask("XINFO", "STREAM", "s", "FULL")
+    riverbed.kill()
+    state = riverbed.directory / STATE_DIRECTORY
+    (state / MARK_NAME).write_text("another boot")
+    (state / "lock.mdb").unlink()
+    riverbed.start()
+    with riverbed.client() as client:
+        assert client.ask("XINFO", "STREAM", "s", "FULL") == before
 
 
 def test_an_empty_store_is_rewritten(riverbed: RiverbedServer) -> None:
