@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(tmp_path / "data")
     add(store, 1, 251)
-    return store
+    yield store
+    store.kill()
 
 
 def add(store: Store, first: int, end: int, *more: bytes) -> None:
@@ -248,6 +249,7 @@ def test_random_changes_between_snapshots_leave_each_with_its_own_rows(
             end += 1
         snapshots.append(frozen(store, f"s{hour:02}"))
         was_shared = was_shared or (hour > 0 and any(shared(*snapshots[-2:])))
+    store.kill()
     assert was_shared
     for snapshot in snapshots:
         require_right(snapshot, tmp_path / f"fresh-{snapshot.name}")
@@ -260,6 +262,7 @@ def test_fields_that_come_late_have_their_columns_and_entries_are_counted_once(t
         words = [b"n", b"%d" % number] if number != late + 9 else [b"n", b"\xfe"]
         store.stream(KEY).append_entry(sid(f"1-{number + 1}"), words + ([b"late", b"1"] if number >= late else []))
     snapshot = frozen(store, "a")
+    store.kill()
     folder = tmp_path / "again"
     folder.mkdir()
     done = []
