@@ -9,8 +9,9 @@ import lmdb
 
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
-from riverbed.store.errors import StoreError
+from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.log.append_log import Log
+from riverbed.store.log.home import LogHome
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.swap import Places, settle
 from riverbed.store.tables import power_loss as powercut
@@ -20,15 +21,29 @@ from riverbed.store.tables.environment import Tables
 def settle_after_power_cut(places: Places, files: Files) -> bool:
     """As `settle`; and what a log that is synced late has lost in its middle is cut off, with all behind it.
 
-    Other damage stays, for the tool to find.  Raises as `settle` does.
+    Other damage stays, for the tool to find.  After a kill the log is synced: without the mark that `settle` removes, a
+    start would take what a power cut takes from it for damage.  Raises as `settle` does.
     """
     places.require_plain()
     was_cut = powercut.is_in_doubt(places.state)
+    if powercut.is_marked(places.state) and not was_cut:
+        _sync_log(places, files)
     has_settled = settle(places, files)
     if was_cut:
         with contextlib.suppress(StoreError, lmdb.Error):
             _cut_lost_writes(places.state.parent, files)
     return has_settled
+
+
+def _sync_log(places: Places, files: Files) -> None:
+    """Make all of the log durable, as far as the manifest names it.  Raises OSError."""
+    with contextlib.suppress(CorruptionError):  # a manifest that cannot be read; the check finds it as well
+        for part in LogHome.find(places.home, files).parts():
+            fd = files.open_append(part.path)
+            try:
+                files.sync(fd)
+            finally:
+                files.close(fd)
 
 
 def _cut_lost_writes(directory: Path, files: Files) -> None:

@@ -40,6 +40,8 @@ from tests.support.trees import changes, tree
 _LOG = "appendonlydir"
 _MANIFEST = "appendonly.aof.manifest"
 _NOBODY = 65534
+# The mark of tables in use, which a tool removes when it has made the log durable.
+SETTLED = "removed: state/in-use"
 
 
 def start(directory: Path, *, execute: Callable[..., None] | None = None, files: OsFiles | None = None) -> Engine:
@@ -393,8 +395,8 @@ def test_a_check_and_a_repair_of_a_log_that_does_not_fit_change_nothing(director
         with pytest.raises(ReplayError):
             start(directory)
         repair(directory)
-        # a check reads the tables, and LMDB notes its readers
-        assert set(changes(before, tree(directory))) <= {"changed: state/lock.mdb"}
+        # a check reads the tables, and LMDB notes its readers; a repair settles what the kill has left
+        assert set(changes(before, tree(directory))) <= {"changed: state/lock.mdb", SETTLED}
 
 
 def test_a_repair_whose_log_does_not_fit_leaves_broken_tables_as_they_were(directory: Path) -> None:
@@ -403,7 +405,7 @@ def test_a_repair_whose_log_does_not_fit_leaves_broken_tables_as_they_were(direc
     for _ in range(2):
         with pytest.raises(ReplayError):
             repair(directory)
-        assert changes(before, tree(directory)) == []
+        assert changes(before, tree(directory)) == [SETTLED]
 
 
 def repair(directory: Path) -> None:

@@ -12,10 +12,12 @@ import pytest
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import Check, DeepCheck, check
 from riverbed.store.check.deep import ReplayPlan, SpaceError
+from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.lock import lock_directory
 from riverbed.store.errors import LockedError
-from riverbed.store.layout import LOG_DIRECTORY
+from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.repair import Action, Repair, RepairError
+from riverbed.store.tables.power_loss import MARK_NAME
 from tests.support.store.dying import Reaper
 from tests.support.store.planting import Damage, damage, do, make_sound, set_meta, violations
 from tests.support.store.stores import Store
@@ -72,6 +74,26 @@ def contents(directory: Path) -> object:
     dump = store.dump()
     store.engine.close()
     return dump
+
+
+def test_the_log_of_a_killed_server_is_durable_before_its_mark_goes(sound: Path) -> None:
+    store = Store(sound)
+    store.add(b"s", "9000-0")
+    store.commit()
+    store.kill()
+    mark = sound / STATE_DIRECTORY / MARK_NAME
+    assert mark.exists()
+    synced = set()
+
+    class Watched(OsFiles):
+        def sync(self, fd: int, /) -> None:
+            super().sync(fd)
+            if mark.exists():
+                synced.add(os.fstat(fd).st_ino)
+
+    with Repair(sound, Replayer().execute, now_ms=1, files=Watched()):
+        assert not mark.exists()
+    assert {path.stat().st_ino for path in (sound / LOG_DIRECTORY).glob("*.aof")} <= synced
 
 
 # -- the tail ----------------------------------------------------------------------------------------------------------

@@ -351,6 +351,7 @@ def test_claims_that_were_answered_outlive_damage_beside_them(start_riverbed: St
     with server.client() as client:
         replies = client.pipeline([("MULTI",), *claims, ("EXEC",)])
         assert replies[-1] == b"*3\r\n" + b"".join(b"*1\r\n$%d\r\n%b\r\n" % (len(c[5]), c[5].encode()) for c in claims)
+        assert b"damaged" in client.ask("XPENDING", "s", "g", "-", "+", 300)  # the claims did not look at Bob's row
         until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
         history = client.ask("XREADGROUP", "GROUP", "g", "Carol", "STREAMS", "s", "0")
         assert [number for number in (50, 100, 201) if b"%d-1" % number in history] == [50, 100, 201]
