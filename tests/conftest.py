@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.certificates import Certificates
 from tests.support.installation import Environment, build_native, build_wheel, copy_source, install
-from tests.support.left_open import closed_at_the_end, watch
 from tests.support.servers import RedisServer, RiverbedServer
 from tests.support.tls import Start
 
@@ -33,7 +32,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 if "PYTEST_XDIST_WORKER" not in os.environ:  # once for all workers, and before anything of Riverbed is imported
     build_native()
-watch()
 # Started in the background, the tests would have programs that are to be interrupted ignore it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -130,13 +128,6 @@ def broken_invariants(directory: Path) -> list[str]:
     from riverbed.store.check import check
 
     return [str(violation) for violation in check(directory)]
-
-
-@pytest.fixture(autouse=True)
-def close_what_is_left_open() -> Iterator[None]:
-    """Close the tables that a test leaves open, after its other fixtures."""
-    with closed_at_the_end():
-        yield
 
 
 StartRiverbed = Callable[..., RiverbedServer]
