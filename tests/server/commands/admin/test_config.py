@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from riverbed.server.commands.access.users import configured
 from riverbed.server.commands.admin import config as config_commands
 from riverbed.server.commands.request import Context
 from riverbed.server.commands.table import COMMANDS
@@ -31,6 +32,7 @@ def asker(product: Product, config: Config) -> Ask:
     """Run one CONFIG command through its handler; an error comes back as its bytes."""
     request = product.request
     request.context = Context(config, product.engine, product.clock)
+    request.context.users = configured(config)
     request.may_block = False
 
     def ask(*words: str | bytes) -> Any:
