@@ -417,7 +417,7 @@ def test_a_turn_is_as_long_as_the_page_says(tmp_path: Path, name: str) -> None:
     few = longest_turn(tmp_path, FEW, before, line)
     many = longest_turn(tmp_path, FEW * FACTOR, before, line)
     if rows()[name] in BOUNDED:
-        assert many < 1.5 * few + 50, (few, many)
+        assert many < 1.5 * few + 100, (few, many)  # 750 entries more are 7 nodes more, of some 20 calls each
     else:
         assert rows()[name].startswith("for each ")
         assert IS_COMPILED or many > 2 * few, (few, many)
