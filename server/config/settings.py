@@ -379,7 +379,7 @@ class Settings:
         Section.DIAGNOSTICS,
         ("no", "yes", "local"),
         "no",
-        "Who may call DEBUG, which can stall the server: no client, all, or those on this machine.",
+        "Clients that may call DEBUG, which can stall the server: none, all, or those on this machine.",
         at_start=True,
     )
     metrics_port = Integer(

@@ -67,7 +67,7 @@ def drop_interests(db: Namespace, keys: Iterable[bytes]) -> None:
 
 
 class _Leaving(NamedTuple):
-    """A client that waits no more, and the places that it still has in lines, where nobody is to look at it."""
+    """A client that no longer waits, and the places that it still has in lines, where it is passed over."""
 
     session: Session
     number: int

@@ -423,7 +423,7 @@ def _whole_bytes(data: bytes) -> int:
 
 
 def _begins_shortly(data: bytes) -> bool:
-    """Whether the handshake that `data` begins has a hello of a usual length, which its first record tells."""
+    """Whether the handshake that `data` begins has a hello of a usual length, which its first record announces."""
     message = data[_HEADER_BYTES:][: int.from_bytes(data[3:_HEADER_BYTES], "big")]
     announced = int.from_bytes(message[1:_MESSAGE_HEADER_BYTES], "big")
     return len(message) >= _MESSAGE_HEADER_BYTES and announced <= _MAX_HANDSHAKE_BYTES

@@ -68,7 +68,7 @@ class Source(Protocol):
 
 
 class CopyInTheMaking:
-    """The rows of a copy of one stream.  Whoever makes it calls `close`, also after `Database.finish_copy`."""
+    """The rows of a copy of one stream.  `close` ends the making of it, also after `Database.finish_copy`."""
 
     def __init__(self, db: Source, stream: Stream) -> None:
         self.source_key = stream.key

@@ -1,4 +1,4 @@
-"""Has new files of a store keep the user, the group and the mode of others, so that those who read these read them."""
+"""Has new files of a store keep the user, the group and the mode of others, so that the same programs can read them."""
 
 from __future__ import annotations
 
