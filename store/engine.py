@@ -19,11 +19,9 @@ from typing import Final
 
 import lmdb
 
-from riverbed.store import adoption
 from riverbed.store.checkpoint import Checkpoints, Durability
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
-from riverbed.store.disk.ownership import keep_access
 from riverbed.store.errors import (
     TABLE_DAMAGE,
     LogWriteError,
@@ -35,15 +33,15 @@ from riverbed.store.errors import (
 )
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
-from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
+from riverbed.store.log.append_log import Log
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch
 from riverbed.store.log.tail import KnownOffsets
-from riverbed.store.opening import Opening, clear_away, find_log
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, ignore
 from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery.opening import Opening, clear_away
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
 from riverbed.store.replication_id import ReplicationIds
@@ -403,7 +401,7 @@ class Engine:
             except TABLE_DAMAGE as damage:
                 self._remake(damage)
         except (OSError, lmdb.Error, StoreError) as error:
-            raise self._lose(f"the state could not be rebuilt: {error}") from error
+            raise self.lose(f"the state could not be rebuilt: {error}") from error
 
     def _remake(self, damage: Exception) -> None:
         """Make the tables again of all of a short log, whose tail has met damage.  Raises what `_execute_all` raises.
@@ -429,11 +427,6 @@ class Engine:
         if self.log.end.position == 0:
             self._write_preface()
 
-    def _lose(self, reason: str) -> StateLostError:
-        """Commit nothing any more: a checkpoint would say that the tables hold all of the log."""
-        self._lost = reason
-        return StateLostError(reason)
-
     def _require_state(self) -> None:
         """Raise StateLostError if the open transaction does not hold the state."""
         if self._lost is not None:
@@ -449,78 +442,45 @@ class Engine:
         else:
             self.refusal = Refusal.LOG_UNWRITTEN
 
-    def adopt(self, source: Path) -> None:
-        """Replace this store by the store in `source`, between ticks; it is closed, durable and in our directory.
+    # -- other tables, or another store, see `exchange.py` -------------------------------------------------------------
 
-        `log`, `tables` and the tables of `txn` are new objects then; the old ones must not be read any more.  The new
-        log beyond the last checkpoint is replayed.  Raises StateLostError: the next start finds one store or the other.
-        """
-        options = self.options
-        self._end_quietly()
-        self.txn.abort()
-        self._close_tables()
-        self.log.close()
-        try:
-            for name in (STATE_DIRECTORY, LOG_DIRECTORY):
-                keep_access(source / name, self.directory / name)
-            adoption.move_in(self.directory, source, self.files)
-            self.tables = Tables(self.directory, options.map_bytes, syncs_later=True)
-            self.txn.change_tables(self.tables)
-            self.log = find_log(self.directory, options, self.files)
-            recovery.recover(self.log, self.txn, self._execute, durable=EVERYTHING)
-        except (OSError, lmdb.Error, StoreError) as error:
-            raise self._lose(f"the full sync could not be put in place: {error}") from error
-        self.known_offsets = KnownOffsets()
-        self.known_offsets.add(self.log.end)
-        self.set_replids(self.log.replids)
-        self._note_policy()
-        self._rotate_if_needed()
-        self.check_space()
-
-    def exchange_tables(self, made: Path, put_aside: Path) -> None:
-        """Replace the tables by those in `made`, which our log has made; the old ones move to `put_aside`.
-
-        Call it between ticks.  `made` is closed, durable, and on the disk of our directory.  What the log holds beyond
-        it is replayed.  Raises OSError when the old ones cannot be moved and stay, StateLostError: the next start finds
-        the old tables, the new ones, or the log alone.
-        """
-        state = self.directory / STATE_DIRECTORY
-        self._end_quietly()
-        self.txn.abort()
-        self._close_tables()
-        try:
-            keep_access(made, state)
-            kept = self._move_aside(state, put_aside)
-            if kept is None:
-                self.files.rename(made, state)
-            self.files.sync_directory(self.directory)
-            self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
-            self.txn.change_tables(self.tables)
-            self._replay_tail()
-        except (OSError, lmdb.Error, StoreError) as error:
-            raise self._lose(f"repaired tables could not be put in place: {error}") from error
-        self.set_replids(self.log.replids)
-        self.check_space()
-        if kept is not None:
-            raise kept
-
-    def _close_tables(self) -> None:
-        """Close the tables, with what marks them as in use, while the log goes on.
+    def let_go(self) -> None:
+        """Close the tables, with what marks them as in use, while the log goes on; the open transaction is lost.
 
         Without the mark a start after a power cut takes missing writes of the log for damage: it is synced before.
         """
+        self._end_quietly()
+        self.txn.abort()
         with contextlib.suppress(LogWriteError):
             self._sync()
         self.tables.close()
 
-    def _move_aside(self, state: Path, put_aside: Path) -> OSError | None:
-        """Move the closed tables; -> why that failed, with the tables where they were."""
-        try:
-            if self.files.exists(state):  # else an operator has deleted them
-                self.files.rename(state, put_aside)
-        except OSError as error:
-            return error
-        return None
+    def take(self, log: Log | None = None) -> None:
+        """Open the tables that are in the directory now, and replay what the log, or another one, holds beyond them.
+
+        Raises StoreError, OSError, lmdb.Error.
+        """
+        self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
+        self.txn.change_tables(self.tables)
+        if log is None:
+            self._replay_tail()
+            return
+        self.log = log
+        recovery.recover(log, self.txn, self._execute, durable=EVERYTHING)
+        self.known_offsets = KnownOffsets()
+        self.known_offsets.add(log.end)
+
+    def settle_in(self) -> None:
+        """Do what a start does behind the replay; a failure shows in `refusal`."""
+        self.set_replids(self.log.replids)
+        self._note_policy()
+        self._begin_file_if_needed()
+        self.check_space()
+
+    def lose(self, reason: str) -> StateLostError:
+        """Commit nothing any more: a checkpoint would say that the tables hold all of the log."""
+        self._lost = reason
+        return StateLostError(reason)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@
     waits       WAIT and WAITAOF
     failover    a primary hands over to one of its replicas, and follows it
     follower    the link to our primary, tried again for ever; applies what comes
+    attempts    when it is tried again, and what went wrong before
     link        the handshake on that link, and its bytes
     fullsync    a whole state received beside the old one, replayed by a process of its own, and swapped in
     role        whether we are primary or replica; what commands ask

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
+from riverbed.server.replication.attempts import Attempts
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.server.replication.worker import NO_ROOM
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-RETRY_S: Final = 1.0
-# After a refusal that lasts we ask again after so long: another server may listen there by then.
-LASTING_RETRY_S: Final = 10.0
 # At most so much is applied before it is the clients' turn, unless one batch is larger.  A small command takes 4 us or
 # more, so a bound of bytes alone would allow 30 ms of them; XADDs of a run take 0.3 us, and a run counts as one.  Of a
 # long batch, as many commands are parsed at once.
@@ -51,13 +49,6 @@ SLICE_COMMANDS: Final = 512
 SLICE_S: Final = 0.004
 # Nothing is read from the primary while so much of what it sent is not applied yet.
 MAX_PENDING_BYTES: Final = 4 << 20
-# A full sync that this machine could not finish is begun again after so long, twice as long each time.
-SYNC_RETRY_S: Final = 1.0
-_MAX_DOUBLINGS: Final = 4  # to more than LASTING_RETRY_S
-# After so many damaged batches in a row, without a sound one in between, the link is not the cause.
-MAX_DAMAGES: Final = 5
-
-
 _DAMAGED_HERE: Final = "the state here is damaged: a full sync follows"
 LACKS_ROOM: Final = "the disk is nearly full here: nothing is taken from the primary until there is more room"
 
@@ -113,13 +104,8 @@ class Follower:
         self._wants_all = False
         self._met_damage = False  # in our tables, by what the primary has sent
         self._is_known = False  # the primary has sent its replication id
-        self._damages = 0
-        self._failed_syncs = 0  # in a row
-        self._sync_failure = ""
         self._is_due = False
-        self._down_since_s = self._clock.monotonic()
-        self._next_try_s = 0.0
-        self._reason = "not connected yet"
+        self._attempts = Attempts(self._clock)
 
     @property
     def is_connected(self) -> bool:
@@ -143,18 +129,17 @@ class Follower:
         """Every second: connect when it is time, give up a silent link, acknowledge our offset."""
         if self._stopped:
             return
-        now_s = self._clock.monotonic()
         link = self._link
         if link is None:
             is_mending = self._met_damage and self._needs.core.repair.in_progress
-            if self._connecting is None and now_s >= self._next_try_s and not is_mending:
+            if self._connecting is None and self._attempts.is_due and not is_mending:
                 if self._lacks_room:
                     self._lost(LinkError(LACKS_ROOM, is_lasting=True))
                 else:
                     self._connect()
             return
         timeout_s = self._config.repl_timeout
-        if link.is_reading and now_s - link.heard_s > timeout_s:
+        if link.is_reading and self._clock.monotonic() - link.heard_s > timeout_s:
             link.fail(LinkError(f"no byte came for {timeout_s} s"))
         elif self.state is State.CONNECTED:
             self._acknowledge()
@@ -237,11 +222,9 @@ class Follower:
 
     def _connected(self) -> None:
         self.state = State.CONNECTED
-        self._reason = ""
+        self._attempts.connected()
         self._wants_all = False
         self._is_known = True
-        self._failed_syncs = 0
-        self._sync_failure = ""
         self._needs.changed()
         self._acknowledge()
 
@@ -289,33 +272,24 @@ class Follower:
         if self._failover is not None and isinstance(error, RefusedError):
             self._failover.refused(error)  # which stops this follower
             return
-        if self.state is State.CONNECTED:
-            self._down_since_s = self._clock.monotonic()
         was_connected = self.is_connected
-        if str(error) != self._reason:
+        if was_connected:
+            self._attempts.went_down()
+        if self._attempts.failed(error, was_connected=was_connected):
             log.warning("the link to %s:%d is down: %s", self.host, self.port, error)
-        self._reason = str(error)
         self.state = State.CONNECT
         self._needs.changed()
-        delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
-        if self._failed_syncs:
-            delay_s = max(
-                delay_s, min(SYNC_RETRY_S * 2 ** min(self._failed_syncs - 1, _MAX_DOUBLINGS), LASTING_RETRY_S)
-            )
-        self._next_try_s = self._clock.monotonic() + delay_s
         if was_connected:
             self._loop.call_soon(self.cycle)  # at once, before the primary's log moves on
 
     def _damaged(self, error: Exception) -> None:
-        """Give up the link, as damaged bytes came; after MAX_DAMAGES in a row, ask for everything next time."""
-        self._damages += 1
-        if self._damages >= MAX_DAMAGES:
+        """Give up the link, as damaged bytes came; if that has happened too often, ask for everything next time."""
+        if self._attempts.was_damaged():
             self._wants_all = True
-            self._damages = 0
         if self._link is not None:
             self.state = State.HANDSHAKE  # so that we do not connect again at once
             self._needs.changed()
-            self._down_since_s = self._clock.monotonic()
+            self._attempts.went_down()
             self._link.fail(LinkError(f"the primary's bytes are damaged: {error}"))
 
     # -- applying ------------------------------------------------------------------------------------------------------
@@ -396,13 +370,13 @@ class Follower:
     def _refuse(self, link: Link, reason: str, *, is_lasting: bool = True) -> None:
         """Give up the link for longer than a moment, as nothing more can be applied."""
         self.state = State.HANDSHAKE  # so that we do not connect again at once
-        self._down_since_s = self._clock.monotonic()
+        self._attempts.went_down()
         self._needs.changed()
         link.fail(LinkError(reason, is_lasting=is_lasting))
 
     def _apply(self, batches: list[StreamedBatch]) -> None:
         self._engine.apply(batches)
-        self._damages = 0
+        self._attempts.was_sound()
         self._met_damage = False
         self._needs.applied()
 
@@ -434,8 +408,7 @@ class Follower:
 
     def _sync_failed(self, error: Exception) -> None:
         """Give up a full sync that cannot be finished here, for lack of space for instance; the next one waits."""
-        self._failed_syncs += 1
-        self._sync_failure = " ".join(str(error).split())
+        self._attempts.sync_failed(error)
         if isinstance(error, StateLostError):
             self._needs.ticks.give_up(error)
         elif self._link is not None:
@@ -475,10 +448,7 @@ class Follower:
             yield "master_sync_perc", f"{min(100 * sync.read_bytes / max(sync.total_bytes, 1), 100):.2f}"
             yield "master_sync_last_io_seconds_ago", -1 if link is None else int(now_s - link.heard_s)
         if not self.is_connected:
-            yield "master_link_down_since_seconds", int(now_s - self._down_since_s)
-            yield "riverbed_master_link_reason", self._reason if sync is None else "a full sync is under way"
-            yield "riverbed_full_sync_failures", self._failed_syncs
-            yield "riverbed_full_sync_last_failure", self._sync_failure
+            yield from self._attempts.fields(is_syncing=sync is not None)
         config = self._config
         yield "slave_priority", config.replica_priority
         yield "slave_read_only", 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from riverbed.store.exchange import adopt, exchange_tables
+
 if TYPE_CHECKING:
     from riverbed.server.background.log_rewrite import Rewriting
     from riverbed.server.commands.core import Core
@@ -25,13 +27,13 @@ class Replacement:
         """Use the log and the tables in `directory` from now on.  Raises StateLostError, LogWriteError."""
         self._rewriting.abandon()
         self._cut_off_readers()
-        self._core.engine.adopt(directory)
+        adopt(self._core.engine, directory)
         self._change_all_keys()
 
     def exchange_tables(self, made: Path, put_aside: Path) -> None:
         """Use the tables in `made`, which hold the same, in the place of ours.  Raises StateLostError."""
         self._cut_off_readers()
-        self._core.engine.exchange_tables(made, put_aside)
+        exchange_tables(self._core.engine, made, put_aside)
 
     def _cut_off_readers(self) -> None:
         """Cut off clients that are reading the old store: they cannot go on."""

@@ -3,12 +3,13 @@
 A stream's rows stand under its number, not under its key.  So RENAME, DEL, MOVE, FLUSHDB and SWAPDB change few rows:
 DEL forgets the number and leaves its rows to the purge, FLUSHDB gives the database a new *keyspace number* and forgets
 the old one, SWAPDB exchanges two keyspace numbers.
+
+`names.py` walks the keys of a database.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
-from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.tables.ranges import seek_below
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
@@ -140,88 +141,6 @@ class Database(Namespace):
             for group in groups.in_memory():
                 if group.consumer_bytes:
                     yield groups, group
-
-    def scan(self, cursor: int, count: int, now_ms: int) -> tuple[int, list[bytes]]:
-        """At most `count` keys after `cursor`; -> (next cursor, keys).  Cursor 0 begins; next cursor 0 is the end.
-
-        The cursor is the number of the last stream seen.  A key that exists during the whole scan, as the same stream,
-        is reported exactly once, whatever other keys change.  A key that RENAME overwrites during the scan takes the
-        other stream's place in the order, and may be missed.
-
-        Raises DamagedRowError for a name that is of no stream, or of another one.
-        """
-        keys: list[bytes] = []
-        names = self.txn.cursor("names")
-        seen = 0
-        start = streams.name_key(self.keyspace_no, min(cursor + 1, (1 << 64) - 1))
-        rows = list(islice(names.iternext(), count + 1)) if seek(names, start) else []
-        if not cursor and len(rows) <= count:
-            self._require_all(packed for packed, _ in rows)
-        if not cursor and seek_below(names, start):
-            self._require_foreign(*names.item(), now_ms)
-        for packed, key in rows[:count]:
-            keyspace_no, stream_no = streams.decode_name_key(packed)
-            if keyspace_no != self.keyspace_no:
-                self._require_foreign(packed, key, now_ms)
-                return 0, keys
-            seen = stream_no
-            stream = self.stream(key, now_ms)
-            if stream is not None and stream.stream_no == stream_no:
-                keys.append(key)
-            elif stream is not None or self._names_nothing(packed, key):
-                raise DamagedRowError(f"the name of stream {stream_no}", stream_no)
-        if len(rows) > count:
-            if streams.decode_name_key(rows[count][0])[0] == self.keyspace_no:
-                return seen, keys
-            self._require_foreign(*rows[count], now_ms)
-        return 0, keys
-
-    def _require_all(self, names: Iterable[bytes]) -> None:
-        """Refuse all the names of this database that were found when they are not as many as its keys."""
-        found = sum(streams.decode_name_key(packed)[0] == self.keyspace_no for packed in names)
-        if found != self.size:
-            raise DamagedRowError("the list of names")
-
-    def _require_foreign(self, packed: bytes, key: bytes, now_ms: int) -> None:
-        """Refuse a name beside those of this database that is of one of its streams: a bit has moved it there."""
-        _, stream_no = streams.decode_name_key(packed)
-        stream = self.stream(key, now_ms)
-        if stream is not None and stream.stream_no == stream_no:
-            raise DamagedRowError(f"the name of stream {stream_no}", stream_no)
-
-    def _names_nothing(self, packed: bytes, key: bytes) -> bool:
-        """Whether a name, unlike that of a stream that has just expired, is there and has no stream."""
-        lmdb, handles = self.txn.lmdb, self.txn.handles
-        is_there = lmdb.get(packed, db=handles["names"]) is not None
-        return is_there and lmdb.get(streams.key_key(self.keyspace_no, key), db=handles["keys"]) is None
-
-    def keys(self, now_ms: int) -> Iterator[bytes]:
-        """All keys that have not expired, in the order of their creation."""
-        cursor = 0
-        while True:
-            cursor, keys = self.scan(cursor, 512, now_ms)
-            yield from keys
-            if not cursor:
-                return
-
-    def random_key(self, now_ms: int) -> bytes | None:
-        """A random key, None when there is none.
-
-        Looks up a random stream number between the first and the last; a gap makes the key after it more likely.
-        """
-        for _ in range(100):
-            names = self.txn.cursor("names")
-            if not self.size or not seek(names, streams.name_key(self.keyspace_no, 0)):
-                return None
-            low = streams.decode_name_key(names.key())[1]
-            if not (seek(names, streams.name_key(self.keyspace_no + 1, 0)) and names.prev()):
-                names.last()
-            high = streams.decode_name_key(names.key())[1]
-            seek(names, streams.name_key(self.keyspace_no, low + secrets.randbelow(high - low + 1)))
-            key = names.value()
-            if self.stream(key, now_ms) is not None:
-                return key
-        return None
 
     # -- runs of XADD --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import Final
 
 from riverbed.store.databases.database import Database
+from riverbed.store.databases.names import scan_keys
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.format.streams import StreamRow
 from riverbed.store.groups.groups import Groups
@@ -105,7 +106,7 @@ def apply_retention(
     for db in txn.databases:
         cursor = 0
         while True:
-            cursor, keys = db.scan(cursor, _KEYS_A_SLICE, now_ms)
+            cursor, keys = scan_keys(db, cursor, _KEYS_A_SLICE, now_ms)
             for key in keys:
                 stream = db.stream(key, now_ms) if retention.concerns(db.number, key) else None
                 removed = 0 if stream is None else _trim(db, stream, retention, pause)

@@ -12,7 +12,7 @@ from riverbed.store.format.meta import read_databases, read_numbering, read_posi
 from riverbed.store.format.streams import StreamRow
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.snapshot.reader import StreamPart, StreamSummary
+from riverbed.store.snapshot.stream_lines import StreamPart, StreamSummary
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import nodes_of, streams
 

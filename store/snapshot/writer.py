@@ -43,16 +43,9 @@ from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY,
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.snapshot.reader import (
-    TEMPORARY_PREFIX,
-    FileDigest,
-    Snapshot,
-    SnapshotManifest,
-    encode_manifest,
-    encode_stream_line,
-    list_snapshots,
-    open_snapshot,
-)
+from riverbed.store.snapshot.manifest import FileDigest, SnapshotManifest, encode_manifest
+from riverbed.store.snapshot.reader import TEMPORARY_PREFIX, Snapshot, list_snapshots, open_snapshot
+from riverbed.store.snapshot.stream_lines import encode_stream_line
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader

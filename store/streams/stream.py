@@ -1,4 +1,4 @@
-"""One stream: its queries and its mutators.
+"""One stream: its row and its mutators; `reading.py` has its queries.
 
 A stream's entries are LMDB rows in ID order.  In addition there are *nodes*: counts of about a hundred consecutive
 entries each, because Redis keeps entries in radix-tree nodes:
@@ -16,21 +16,19 @@ cache of the stream's row and is written back at the next checkpoint.  Do not ke
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
-from riverbed.store.format.entries import bare_pairs, bare_row, bare_values, sealed_row
+from riverbed.store.format.entries import sealed_row
 from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk, word_pieces
-from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, unpack_id
-from riverbed.store.model import Change, IdempotenceSettings, Row
+from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
+from riverbed.store.model import Change, IdempotenceSettings
 from riverbed.store.streams.nodes import seek_last_node, seek_node
+from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.tables import ranges
 from riverbed.store.tables.ranges import seek
-from riverbed.store.tables.streams import estimated_bytes
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import seal
 
@@ -38,64 +36,37 @@ if TYPE_CHECKING:
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.tables.transaction import Transaction
 
-# More bytes than any entries can have.
-_ANY_BYTES: Final = 1 << 124
 # From this size on an entry's row and line are each joined once, of its words.
 _LONG_BYTES: Final = 1 << 20
-# Up to this many entries are read in one chunk, even if the stream ends before.
-_FEW: Final = 32
 
 
-class Stream:
+class Stream(ReadableStream):
     """A stream of one database.  `Database.stream` and `Database.create` make it."""
 
     __slots__ = (
         "dirty",
         "entries_added",
         "expire_ms",
-        "first_id",
-        "floor_id",
         "group_count",
         "idempotence",
         "key",
         "last_id",
-        "last_live_id",
-        "length",
         "log_heads",
         "max_deleted_id",
         "namespace",
-        "node_count",
-        "prefix",
-        "stream_no",
-        "tail_bytes",
-        "tail_dead",
-        "tail_first_id",
         "tail_last_id",
-        "tail_total",
-        "txn",
     )
 
     def __init__(self, txn: Transaction, namespace: Namespace, key: bytes, stream_no: int) -> None:
-        self.txn = txn
+        super().__init__(txn, stream_no)
         self.namespace = namespace
         self.key = key
-        self.stream_no = stream_no
-        self.prefix = streams.stream_prefix(stream_no)
-        self.length = 0
-        self.first_id = MIN_ID
         self.last_id = MIN_ID
-        self.last_live_id = MIN_ID
         self.max_deleted_id = MIN_ID
-        self.floor_id = MIN_ID
         self.entries_added = 0
         self.expire_ms = 0
         self.group_count = 0
-        self.node_count = 0  # closed nodes, the tail not counted
-        self.tail_first_id = MIN_ID
         self.tail_last_id = MIN_ID
-        self.tail_total = 0
-        self.tail_dead = 0
-        self.tail_bytes = 0
         self.idempotence: IdempotenceSettings | None = None
         self.dirty = False
         self.log_heads: dict[int, bytes] = {}  # by word count: the bytes that such an XADD begins with in the log
@@ -175,188 +146,6 @@ class Stream:
         self.key = key
         self.log_heads.clear()
         self.touch()
-
-    # -- questions -----------------------------------------------------------------------------------------------------
-
-    @property
-    def node_total(self) -> int:
-        """The number of nodes: `radix-tree-keys` of XINFO.
-
-        As in Redis, a node is dropped with its last entry, except when an exact trim removed the entry, not the node.
-        """
-        return self.node_count + (self.tail_total > 0)
-
-    def rows(self, start: StreamID, end: StreamID, count: int | None = None, *, reverse: bool = False) -> list[Row]:
-        """The (key, value) rows with start <= id <= end, at most `count`; newest first when `reverse`.
-
-        A key's last 16 bytes are the ID.  A value is the entry as a client receives it, see `format.encode_entry`.
-        """
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end or (count is not None and count <= 0):
-            return []
-        low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        return bare_pairs(ranges.read(self.txn.reader, low, high, count, reverse=reverse))
-
-    def first_entry(self, start: StreamID, end: StreamID) -> bytes | None:
-        """The value of the first of `rows`, in half the time; None when there is none."""
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end:
-            return None
-        reader, low, high = (
-            self.txn.reader,
-            self.prefix + start.to_bytes(16, "big"),
-            self.prefix + end.to_bytes(16, "big"),
-        )
-        if seek(reader, low):
-            key, row = reader.item()
-            if low <= key <= high:
-                return bare_row(key, row)
-        self.txn.refuse_misplaced(low, high)
-        return None
-
-    def first_row(self, start: StreamID) -> Row:
-        """The first of `rows` from `start` on, which there must be."""
-        reader = self.txn.reader
-        seek(reader, self.prefix + max(start, self.floor_id).to_bytes(16, "big"))
-        key, row = reader.item()
-        return key, bare_row(key, row)
-
-    def rows_within(
-        self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
-    ) -> list[Row] | None:
-        """As `rows`; None when they are more than about `most_bytes`.  Rows are measured only if they may be large."""
-        if most_bytes is None or (count is not None and count * self.txn.largest_row <= most_bytes):
-            return self.rows(start, end, count, reverse=reverse)
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end or (count is not None and count <= 0):
-            return []
-        low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        rows = ranges.read_within(self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse)
-        return None if rows is None else bare_pairs(rows)
-
-    def entries_within(
-        self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
-    ) -> list[bytes] | None:
-        """As `rows_within`, without the keys, in three quarters of the time."""
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end or (count is not None and count <= 0):
-            return []
-        low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        txn = self.txn
-        if most_bytes is None:
-            most_bytes = _ANY_BYTES
-        if start >= self.tail_first_id or not self.node_count:
-            # entries of the tail: few, with other streams' entries behind them, so that reading values alone is no gain
-            live = self.tail_total - self.tail_dead
-            if live and live * txn.largest_row <= most_bytes:
-                rows = ranges.read(txn.reader, low, high, live if count is None else min(live, count), reverse=reverse)
-                if not rows:
-                    txn.refuse_misplaced(low, high)
-                return bare_values(self.prefix, [row for _, row in rows])
-        elif start == end:
-            count = 1
-        if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:
-            values = bare_values(self.prefix, ranges.read_values(txn.reader, low, high, count, reverse=reverse))
-            if len(values) < count:
-                self._require_end(low, high, values, reverse=reverse)
-            return values
-        found = ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
-        if found is None:
-            return None
-        if count is None or len(found) < count:
-            self._require_end(low, high, found, reverse=reverse)
-        return bare_values(self.prefix, found)
-
-    def _require_end(self, low: bytes, high: bytes, found: list[bytes], *, reverse: bool) -> None:
-        """Refuse the end of a range if a damaged key or tree has made it; an empty one is worth large neighbours."""
-        if not found:
-            self.txn.refuse_misplaced(low, high)
-        elif self.txn.largest_row < UNBOUNDED_ROW and not reverse:
-            self.txn.refuse_misplaced(high + b"\0", high)
-
-    def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
-        """The keys of `rows`, oldest first; one row at a time is in memory.  Raises DamagedRowError.
-
-        What is done by a key alone is logged, and would outlive the repair of a damaged key.
-        """
-        start = max(start, self.floor_id)
-        if not self.length or start > end or (count is not None and count <= 0):
-            return []
-        high = self.prefix + pack_id(end)
-        found: list[bytes] = []
-        if seek(self.txn.reader, self.prefix + pack_id(start)):
-            for key, row in islice(self.txn.reader.iternext(), count):
-                bare_row(key, row)  # also the one behind the range, whose key may be damaged
-                if key > high:
-                    break
-                found.append(key)
-        return found
-
-    def entry(self, entry_id: StreamID) -> bytes | None:
-        """The row of one entry, None when there is no such entry."""
-        if entry_id < self.floor_id or entry_id > self.last_live_id:
-            return None
-        return self.txn.get_entry(self.prefix + pack_id(entry_id))
-
-    def rows_of_within(self, packed_ids: list[bytes], most_bytes: int | None) -> dict[bytes, bytes] | None:
-        """As `rows_of`; None when they are more than about `most_bytes`."""
-        if most_bytes is None or len(packed_ids) * self.txn.largest_row <= most_bytes:
-            return self.rows_of(packed_ids)
-        if self.txn.largest_row < UNBOUNDED_ROW:
-            found = self.rows_of(packed_ids)
-            size = sum([len(found[packed]) for packed in packed_ids if packed in found])
-            return found if size <= most_bytes else None
-        found = {}
-        for packed in packed_ids:
-            row = self.entry(unpack_id(packed))
-            if row is not None:
-                found[packed] = row
-                most_bytes -= len(row)
-                if most_bytes < 0:
-                    return None
-        return found
-
-    def present(self, packed_ids: list[bytes]) -> set[bytes]:
-        """The IDs of `packed_ids` that exist, without reading their entries."""
-        return {packed for packed in packed_ids if self.has(unpack_id(packed))}
-
-    def rows_of(self, packed_ids: list[bytes]) -> dict[bytes, bytes]:
-        """The rows of the ascending `packed_ids` that exist, by packed ID; perhaps also rows between them.
-
-        IDs that are requested together are mostly neighbours: as a range they take 0.4 us each, one by one 0.9.
-        """
-        if len(packed_ids) <= 1:
-            return {packed: row for packed in packed_ids if (row := self.entry(unpack_id(packed))) is not None}
-        many = 2 * len(packed_ids)
-        rows = self.rows(unpack_id(packed_ids[0]), unpack_id(packed_ids[-1]), many)
-        found = streams.by_packed_id(rows)
-        if len(rows) == many:
-            left = bisect_right(packed_ids, streams.packed_id_in(rows[-1][0]))
-            for packed in packed_ids[left:]:
-                row = self.txn.get_entry(self.prefix + packed)
-                if row is not None:
-                    found[packed] = row
-        return found
-
-    def has(self, entry_id: StreamID) -> bool:
-        if entry_id < self.floor_id or entry_id > self.last_live_id:
-            return False
-        if self._is_there(entry_id):
-            return True
-        key = self.prefix + pack_id(entry_id)
-        self.txn.refuse_misplaced(key, key)
-        return False
-
-    def _is_there(self, entry_id: StreamID) -> bool:
-        return self.txn.reader.set_key(self.prefix + pack_id(entry_id))
-
-    def byte_size(self) -> int:
-        """The bytes that the entries take on disk, estimated from the counts of the tail and the first nodes."""
-        return estimated_bytes(self.txn.nodes, self.prefix, self.length, self.node_count, self.tail_bytes)
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import pytest
 from riverbed.store.check import check
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import StateLostError
+from riverbed.store.exchange import adopt
 from riverbed.store.layout import LOG_DIRECTORY, LOG_FILE
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.base_file import write_base
@@ -160,7 +161,7 @@ def opened(directory: Path, files: Files) -> Store:
 def test_a_store_that_is_adopted_serves_at_once(template: Path, tmp_path: Path, new: tuple[str, Any]) -> None:
     store = Store(shutil.copytree(template, tmp_path / "data"))
     txn, database = store.txn, store.db
-    store.engine.adopt(store.directory / SOURCE)
+    adopt(store.engine, store.directory / SOURCE)
     assert (store.engine.log.replids.replication_id, store.dump()) == new
     assert (store.txn, store.db) == (txn, database), "others hold on to them"
     store.fill(b"s", 3)
@@ -183,7 +184,7 @@ def test_stopped_before_any_step_it_leaves_the_old_store_or_the_new_one(
     files = WatchedFiles(lambda number: None)
     store = opened(directory, files)
     files._before = copy
-    store.engine.adopt(directory / SOURCE)
+    adopt(store.engine, directory / SOURCE)
     copy(1000)
     store.engine.close()
     assert len(images) > 30
@@ -208,7 +209,7 @@ def test_a_step_that_fails_ends_the_server_and_the_next_start_finds_one_of_both(
         failing += begun + 1
         files._before = fail
         try:
-            store.engine.adopt(directory / SOURCE)
+            adopt(store.engine, directory / SOURCE)
         except StateLostError:
             store.engine.abandon()
             assert contents(directory) in (old, new), failing
@@ -227,7 +228,7 @@ def test_a_sync_that_cannot_stand_beside_the_store_changes_nothing(
     shutil.copytree(directory / LOG_DIRECTORY, directory / SOURCE / LOG_DIRECTORY)
     store = opened(directory, OsFiles())
     with pytest.raises(StateLostError, match="cannot stand beside"):
-        store.engine.adopt(directory / SOURCE)
+        adopt(store.engine, directory / SOURCE)
     store.engine.abandon()
     assert contents(directory) == old
 
@@ -239,6 +240,6 @@ def test_the_old_log_is_durable_when_its_tables_are_closed(template: Path, tmp_p
     store.commit()
     old_log = store.engine.log
     assert old_log.unsynced_bytes
-    store.engine.adopt(store.directory / SOURCE)
+    adopt(store.engine, store.directory / SOURCE)
     assert not old_log.unsynced_bytes
     store.engine.close()

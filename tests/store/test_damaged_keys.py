@@ -9,6 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from riverbed.store.databases.names import all_keys, scan_keys
 from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import CONSUMER_KEY_BYTES
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES
@@ -163,7 +164,7 @@ def test_a_damaged_name_is_an_error_and_no_missing_key(directory: Path, name: by
     store = Store(directory)
     store.run("XADD", "other", "1-1", "f", "v")
     store.checkpoint()
-    assert list(store.txn.databases[0].keys(0)) == [b"s", b"other"]
+    assert list(all_keys(store.txn.databases[0], 0)) == [b"s", b"other"]
     store.engine.close()
     env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
     with env.begin(write=True) as txn:
@@ -174,7 +175,7 @@ def test_a_damaged_name_is_an_error_and_no_missing_key(directory: Path, name: by
     env.close()
     store.open()
     with pytest.raises(DamagedRowError, match="the name of stream 1"):
-        list(store.txn.databases[0].keys(0))
+        list(all_keys(store.txn.databases[0], 0))
     store.kill()
 
 
@@ -184,9 +185,9 @@ def test_names_of_streams_that_expire_during_a_scan_are_left_out(directory: Path
         store.run("XADD", name, "1-1", "f", "v")
     store.run("PEXPIREAT", "gone", "4102444800000")
     store.run("PEXPIREAT", "long" * 200, "4102444800000")
-    assert list(store.txn.databases[0].keys(0)) == [b"s", b"gone", b"stays", b"long" * 200]
+    assert list(all_keys(store.txn.databases[0], 0)) == [b"s", b"gone", b"stays", b"long" * 200]
     store.checkpoint()
-    assert list(store.txn.databases[0].keys(4102444800001)) == [b"s", b"stays"]
+    assert list(all_keys(store.txn.databases[0], 4102444800001)) == [b"s", b"stays"]
     store.kill()
 
 
@@ -409,12 +410,12 @@ def test_a_name_under_a_damaged_key_is_missed_by_no_list_of_keys(
         store.run("XADD", key, "1-1", "f", "v")
     store.run("XADD", "elsewhere", "1-1", "f", "v", db=1)
     store.checkpoint()
-    assert [list(db.keys(0)) for db in store.txn.databases[:2]] == [[b"s", b"t", b"u"], [b"elsewhere"]]
+    assert [list(all_keys(db, 0)) for db in store.txn.databases[:2]] == [[b"s", b"t", b"u"], [b"elsewhere"]]
     store.engine.close()
     flip_key_in_place(directory, "names", number, at)
     store = opened(directory, monkeypatch)
     with pytest.raises(DamagedRowError):
-        list(store.txn.databases[0].keys(0))
+        list(all_keys(store.txn.databases[0], 0))
     store.kill()
 
 
@@ -435,9 +436,9 @@ def test_a_name_that_has_moved_to_another_database_is_missed_by_no_scan(
     database = store.txn.databases[1]
 
     def scan() -> None:
-        cursor, _ = database.scan(0, count, 0)
+        cursor, _ = scan_keys(database, 0, count, 0)
         while cursor:
-            cursor, _ = database.scan(cursor, count, 0)
+            cursor, _ = scan_keys(database, cursor, count, 0)
 
     with pytest.raises(DamagedRowError):
         scan()

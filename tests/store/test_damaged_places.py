@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.store.databases import consumer_ttl
+from riverbed.store.databases.names import scan_keys
 from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES
 from riverbed.store.format.meta import META_COUNTERS, META_NUMBERING
@@ -48,8 +49,8 @@ def test_a_short_list_of_keys_has_as_many_as_there_are(store: Store) -> None:
     store.checkpoint()
     move(store, "names", 1, 3, 0x40)  # of keyspace 0, now of keyspace 64
     with pytest.raises(DamagedRowError, match="the list of names"):
-        store.db.scan(0, 10, 0)
-    assert store.txn.databases[1].scan(0, 10, 0) == (0, [b"elsewhere"])
+        scan_keys(store.db, 0, 10, 0)
+    assert scan_keys(store.txn.databases[1], 0, 10, 0) == (0, [b"elsewhere"])
     store.kill()
 
 

@@ -14,6 +14,7 @@ from riverbed.server.background.integrity.repair_worker import Remaking
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.errors import ReplayError
+from riverbed.store.exchange import exchange_tables
 from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.options import Fsync
 from riverbed.store.position import LogPosition
@@ -64,7 +65,7 @@ def filled(tmp_path: Path, **options: Any) -> Store:
 
 
 def exchange(store: Store, made: Path) -> None:
-    store.engine.exchange_tables(made, store.directory / REPAIR_DIRECTORY / "old")
+    exchange_tables(store.engine, made, store.directory / REPAIR_DIRECTORY / "old")
 
 
 def test_the_exchange_is_durable_in_an_order_that_leaves_one_of_the_two(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.server.commands.replay import Replayer
+from riverbed.store.databases.names import all_keys
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.disk.files import OsFiles
@@ -262,7 +263,7 @@ def count_contents(txn: WriteTxn) -> Contents:
     """Count streams, entries, groups and pending entries.  `txn` was just committed."""
     contents = Contents()
     for db in txn.databases:
-        for key in db.keys(0):
+        for key in all_keys(db, 0):
             stream = db.stream(key, 0)
             if stream is None:
                 continue

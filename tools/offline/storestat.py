@@ -22,7 +22,8 @@ from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress, ignore
-from riverbed.store.snapshot.reader import Snapshot, StreamSummary, open_snapshot
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot
+from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.tables.entries import StreamEntries

@@ -38,7 +38,8 @@ from crc32c import crc32c
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
-from riverbed.store.snapshot.reader import FileDigest, verify_file
+from riverbed.store.snapshot.manifest import FileDigest
+from riverbed.store.snapshot.reader import verify_file
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream
 from riverbed.tools.columns.decode import EntryBatch

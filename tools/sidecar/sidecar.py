@@ -30,7 +30,8 @@ from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.ids import id_text
 from riverbed.store.layout import COLUMNS_DIRECTORY, COLUMNS_WORKING_PREFIX, MANIFEST_NAME
 from riverbed.store.progress import Progress, counter, ignore
-from riverbed.store.snapshot.reader import FileDigest, Snapshot, list_snapshots, verify_file
+from riverbed.store.snapshot.manifest import FileDigest
+from riverbed.store.snapshot.reader import Snapshot, list_snapshots, verify_file
 from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.snapshot.writer import write_digested
 from riverbed.store.tables.reader import TableReader

@@ -14,6 +14,7 @@ from riverbed.server import errors
 from riverbed.server.commands.table import Flag, command, help_text
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK, Verbatim
+from riverbed.store.databases.names import all_keys
 from riverbed.store.format.streams import id_in_key, packed_id_in
 from riverbed.store.ids import StreamID
 
@@ -51,7 +52,7 @@ def _debug_digest(request: Request) -> str:
     """
     digest = 0
     for database in request.txn.databases:
-        for key in database.keys(request.now_ms):
+        for key in all_keys(database, request.now_ms):
             digest ^= int.from_bytes(_stream_digest(database, key, request.now_ms))
     return f"{digest:040x}"
 

@@ -18,6 +18,7 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.glob import Glob
 from riverbed.server.numbers import parse_digits
+from riverbed.store.databases.names import random_key, scan_keys
 from riverbed.store.format.resp import array_head, bulk
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def _keys(request: Request) -> Work:
     parts: list[bytes] = []
     cursor = found = 0
     while True:
-        cursor, page = request.db.scan(cursor, SCAN_SLICE, request.now_ms)
+        cursor, page = scan_keys(request.db, cursor, SCAN_SLICE, request.now_ms)
         page = yield from glob.select(page)
         found += len(page)
         parts += joined(list(map(bulk, page)))
@@ -112,7 +113,7 @@ def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: 
     parts: list[bytes] = []
     found = 0
     while True:
-        cursor, page = request.db.scan(cursor, min(count, SCAN_SLICE), request.now_ms)
+        cursor, page = scan_keys(request.db, cursor, min(count, SCAN_SLICE), request.now_ms)
         if is_wanted:
             page = page if glob is None else (yield from glob.select(page))
             found += len(page)
@@ -131,7 +132,7 @@ def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: 
 )
 def randomkey(request: Request) -> bytes | None:
     """RANDOMKEY -> a key, or null when there is none."""
-    return request.db.random_key(request.now_ms)
+    return random_key(request.db, request.now_ms)
 
 
 @command(

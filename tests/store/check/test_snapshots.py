@@ -12,13 +12,9 @@ from riverbed.store.errors import NoSnapshotError, VersionError
 from riverbed.store.format.packing import pack_row
 from riverbed.store.ids import MIN_ID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
-from riverbed.store.snapshot.reader import (
-    FileDigest,
-    decode_manifest,
-    encode_manifest,
-    encode_stream_line,
-    open_snapshot,
-)
+from riverbed.store.snapshot.manifest import FileDigest, decode_manifest, encode_manifest
+from riverbed.store.snapshot.reader import open_snapshot
+from riverbed.store.snapshot.stream_lines import encode_stream_line
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from tests.support.store.planting import Damage, Rows, do, make_sound

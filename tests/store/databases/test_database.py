@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from riverbed.store.databases.database import Database
+from riverbed.store.databases.names import all_keys, random_key, scan_keys
 from riverbed.store.databases.transaction import CACHED_BYTES, MAX_CHANGED
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.model import Change, Strategy, Trim
@@ -21,10 +22,10 @@ def ids_of(store: Store, key: bytes, db: int = 0) -> list[str]:
 
 
 def scan_all(db: Database, count: int, between: Callable[[], None] = lambda: None) -> list[bytes]:
-    cursor, found = db.scan(0, count, 0)
+    cursor, found = scan_keys(db, 0, count, 0)
     while cursor:
         between()
-        cursor, keys = db.scan(cursor, count, 0)
+        cursor, keys = scan_keys(db, cursor, count, 0)
         found += keys
     return found
 
@@ -139,7 +140,7 @@ def test_flushing_counts_the_keys_and_an_empty_database_has_none(store: Store) -
         store.fill(b"key %d" % number, 1)
     assert store.db.flush() == 20
     assert store.db.flush() == 0
-    assert (store.db.size, store.db.expiring, list(store.db.keys(0))) == (0, 0, [])
+    assert (store.db.size, store.db.expiring, list(all_keys(store.db, 0))) == (0, 0, [])
 
 
 @pytest.mark.parametrize("end", ["delete", "flush", "expire"])
@@ -194,22 +195,22 @@ def test_a_scan_sees_its_own_database_only(store: Store) -> None:
         store.fill(b"b%d" % number, 1, db=1)
     assert scan_all(store.db, 2) == [b"a0", b"a1", b"a2", b"a3", b"a4"]
     assert scan_all(store.txn.databases[1], 5) == [b"b0", b"b1", b"b2", b"b3", b"b4"]
-    assert store.txn.databases[2].scan(0, 10, 0) == (0, [])
+    assert scan_keys(store.txn.databases[2], 0, 10, 0) == (0, [])
 
 
 def test_a_scan_that_is_complete_says_so_at_once(store: Store) -> None:
     for number in range(4):
         store.fill(b"%d" % number, 1)
-    assert store.db.scan(0, 4, 0) == (0, [b"0", b"1", b"2", b"3"])
-    cursor, keys = store.db.scan(0, 3, 0)
+    assert scan_keys(store.db, 0, 4, 0) == (0, [b"0", b"1", b"2", b"3"])
+    cursor, keys = scan_keys(store.db, 0, 3, 0)
     assert cursor and keys == [b"0", b"1", b"2"]
-    assert store.db.scan(cursor, 3, 0) == (0, [b"3"])
+    assert scan_keys(store.db, cursor, 3, 0) == (0, [b"3"])
 
 
 @pytest.mark.parametrize("cursor", [5, 1 << 40, (1 << 64) - 1, 1 << 70])
 def test_a_cursor_from_nowhere_ends_the_scan(store: Store, cursor: int) -> None:
     store.fill(b"s", 1)
-    assert store.db.scan(cursor, 10, 0) == (0, [])
+    assert scan_keys(store.db, cursor, 10, 0) == (0, [])
 
 
 def test_a_scan_deletes_what_has_expired_and_does_not_show_it(store: Store) -> None:
@@ -217,7 +218,7 @@ def test_a_scan_deletes_what_has_expired_and_does_not_show_it(store: Store) -> N
         store.fill(b"%d" % number, 1)
         if number % 2:
             store.db.set_expiry(store.stream(b"%d" % number), NOW_MS + 1)
-    assert store.db.scan(0, 10, NOW_MS + 1) == (0, [b"0", b"2", b"4"])
+    assert scan_keys(store.db, 0, 10, NOW_MS + 1) == (0, [b"0", b"2", b"4"])
     assert (store.db.size, store.txn.expired_keys) == (3, 3)
 
 
@@ -225,14 +226,14 @@ def test_a_scan_deletes_what_has_expired_and_does_not_show_it(store: Store) -> N
 
 
 def test_a_random_key_is_any_of_the_keys_and_of_this_database(store: Store) -> None:
-    assert store.db.random_key(0) is None
+    assert random_key(store.db, 0) is None
     store.fill(b"other", 1, db=1)
     for number in range(8):
         store.fill(b"%d" % number, 1)
     for number in range(1, 4):
         store.db.delete(store.stream(b"%d" % number))
     store.fill(b"last", 1, db=1)
-    found = {store.db.random_key(0) for _ in range(500)}
+    found = {random_key(store.db, 0) for _ in range(500)}
     assert found == {b"0", b"4", b"5", b"6", b"7"}
 
 
@@ -240,8 +241,8 @@ def test_a_random_key_has_not_expired(store: Store) -> None:
     for number in range(5):
         store.fill(b"%d" % number, 1)
         store.db.set_expiry(store.stream(b"%d" % number), NOW_MS + number)
-    assert store.db.random_key(NOW_MS + 3) == b"4"
-    assert store.db.random_key(NOW_MS + 4) is None
+    assert random_key(store.db, NOW_MS + 3) == b"4"
+    assert random_key(store.db, NOW_MS + 4) is None
     assert store.db.size == 0
 
 
@@ -265,10 +266,10 @@ def test_due_keys_of_all_databases_are_deleted_a_few_at_a_time_earliest_first(st
         database.set_expiry(store.stream(b"%d" % number, number % 2), NOW_MS + 10 - number)
     assert store.txn.expire_due(NOW_MS, 100) == 0
     assert store.txn.expire_due(NOW_MS + 9, 2) == 2
-    assert sorted(store.db.keys(0)) == [b"0", b"2"]
-    assert sorted(store.txn.databases[1].keys(0)) == [b"1", b"3"]
+    assert sorted(all_keys(store.db, 0)) == [b"0", b"2"]
+    assert sorted(all_keys(store.txn.databases[1], 0)) == [b"1", b"3"]
     assert store.txn.expire_due(NOW_MS + 9, 100) == 3
-    assert list(store.db.keys(0)) == [b"0"]
+    assert list(all_keys(store.db, 0)) == [b"0"]
 
 
 def test_a_deadline_that_was_moved_or_lifted_does_not_count_any_more(store: Store) -> None:
@@ -290,7 +291,7 @@ def test_deadlines_of_a_flushed_database_go_when_they_pass(store: Store) -> None
     assert store.count("expiry") == 10
     assert store.violations() == []
     assert store.txn.expire_due(NOW_MS + 1, 100) == 10
-    assert (store.count("expiry"), list(store.db.keys(0)), store.txn.expired_keys) == (0, [b"new"], 0)
+    assert (store.count("expiry"), list(all_keys(store.db, 0)), store.txn.expired_keys) == (0, [b"new"], 0)
 
 
 def test_a_deadline_goes_along_when_the_stream_is_renamed_moved_or_swapped(store: Store) -> None:

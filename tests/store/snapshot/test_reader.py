@@ -14,19 +14,9 @@ from riverbed.store.errors import CorruptionError, NoSnapshotError, UnsafeFileEr
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
-from riverbed.store.snapshot.reader import (
-    SNAPSHOT_VERSION,
-    Snapshot,
-    StreamPart,
-    StreamSummary,
-    decode_manifest,
-    decode_stream_line,
-    encode_manifest,
-    encode_stream_line,
-    is_snapshot_name,
-    list_snapshots,
-    open_snapshot,
-)
+from riverbed.store.snapshot.manifest import SNAPSHOT_VERSION, decode_manifest, encode_manifest
+from riverbed.store.snapshot.reader import Snapshot, is_snapshot_name, list_snapshots, open_snapshot
+from riverbed.store.snapshot.stream_lines import StreamPart, StreamSummary, decode_stream_line, encode_stream_line
 from riverbed.store.snapshot.writer import take_snapshot
 from tests.support.servers import ROOT
 from tests.support.store.stores import Store, sid
@@ -200,8 +190,8 @@ def test_a_manifest_of_something_else_is_foreign(snapshot: Snapshot) -> None:
 @pytest.mark.parametrize("name", ["version", "tables_version"])
 def test_a_newer_version_is_refused(snapshot: Snapshot, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("riverbed.store.snapshot.reader.SNAPSHOT_VERSION", SNAPSHOT_VERSION + (name == "version"))
-        patch.setattr("riverbed.store.snapshot.reader.FORMAT_VERSION", FORMAT_VERSION + (name == "tables_version"))
+        patch.setattr("riverbed.store.snapshot.manifest.SNAPSHOT_VERSION", SNAPSHOT_VERSION + (name == "version"))
+        patch.setattr("riverbed.store.snapshot.manifest.FORMAT_VERSION", FORMAT_VERSION + (name == "tables_version"))
         (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(snapshot.manifest, ""))
     with pytest.raises(VersionError, match=r"version \d; this program reads \d \(it was written by test\)"):
         open_snapshot(snapshot.path)

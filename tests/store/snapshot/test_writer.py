@@ -21,7 +21,8 @@ from riverbed.store.errors import NoSnapshotError, SnapshotError
 from riverbed.store.format.streams import entry_key
 from riverbed.store.ids import StreamID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
-from riverbed.store.snapshot.reader import Snapshot, encode_manifest, list_snapshots, open_snapshot
+from riverbed.store.snapshot.manifest import encode_manifest
+from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
 from riverbed.store.snapshot.writer import delete_old, delete_snapshot, take_snapshot
 from riverbed.store.tables.environment import Tables
 from tests.support.store.dying import Reaper

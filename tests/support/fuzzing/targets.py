@@ -34,7 +34,8 @@ from riverbed.store.errors import StoreError
 from riverbed.store.log import manifest
 from riverbed.store.log.append_log import Log
 from riverbed.store.options import Fsync, Options
-from riverbed.store.snapshot.reader import FileDigest, Snapshot, decode_manifest, open_snapshot
+from riverbed.store.snapshot.manifest import FileDigest, decode_manifest
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.loading.sinks import DirectorySink

@@ -9,7 +9,8 @@ from pathlib import Path
 from crc32c import crc32c
 
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
-from riverbed.store.snapshot.reader import FileDigest, encode_manifest, open_snapshot
+from riverbed.store.snapshot.manifest import FileDigest, encode_manifest
+from riverbed.store.snapshot.reader import open_snapshot
 
 
 def forge_page(snapshot: Path) -> None:

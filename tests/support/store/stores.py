@@ -13,6 +13,7 @@ from riverbed.server.commands.replay import Replayer, unconnected_session
 from riverbed.server.commands.request import Request
 from riverbed.store.check import check
 from riverbed.store.databases.database import Database
+from riverbed.store.databases.names import all_keys
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
 from riverbed.store.engine import Engine
@@ -198,7 +199,7 @@ def rewrite(store: Store, *, extensions: bool = True) -> list[Piece]:
 
 def dump_database(db: Database) -> dict[bytes, Any]:
     found = {}
-    for key in db.keys(0):
+    for key in all_keys(db, 0):
         stream = db.stream(key, 0)
         assert stream is not None
         found[key] = dump_stream(stream, db.groups(stream))

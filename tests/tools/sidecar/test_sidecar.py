@@ -16,7 +16,8 @@ from click.testing import CliRunner
 from crc32c import crc32c
 
 from riverbed.store.ids import id_text
-from riverbed.store.snapshot.reader import FileDigest, Snapshot, open_snapshot, verify_file
+from riverbed.store.snapshot.manifest import FileDigest
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot, verify_file
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.arrow import open_store
 from riverbed.tools.cli import main

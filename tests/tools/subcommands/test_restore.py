@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
-from riverbed.store.snapshot.reader import SnapshotManifest, encode_manifest, open_snapshot
+from riverbed.store.snapshot.manifest import SnapshotManifest, encode_manifest
+from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.tools.cli import main
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer

@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import functions as fn
 
 from riverbed.store.ids import StreamID
-from riverbed.store.snapshot.reader import StreamSummary
+from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.tools.spark.jobs.audit.pending import GroupName
 from riverbed.tools.spark.jobs.command import Frozen, Job
 from riverbed.tools.spark.reading.options import StreamName, Table, names_text, offsets_text

@@ -28,14 +28,8 @@ from riverbed.store.check.pages import check_pages
 from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError
 from riverbed.store.format.meta import META_NUMBERING, META_REPLICATION
 from riverbed.store.layout import COLUMNS_DIRECTORY, DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
-from riverbed.store.snapshot.reader import (
-    TEMPORARY_PREFIX,
-    Snapshot,
-    decode_manifest,
-    list_snapshots,
-    open_snapshot,
-    verify_file,
-)
+from riverbed.store.snapshot.manifest import decode_manifest
+from riverbed.store.snapshot.reader import TEMPORARY_PREFIX, Snapshot, list_snapshots, open_snapshot, verify_file
 from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pyspark.sql.datasource import InputPartition
 
 from riverbed.store.ids import MAX_ID, StreamID
-from riverbed.store.snapshot.reader import Snapshot, StreamSummary
+from riverbed.store.snapshot.reader import Snapshot
+from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.tools.columns.streams import Range
 from riverbed.tools.spark.reading.locations import Place
 from riverbed.tools.spark.reading.options import ReadOptions, Table

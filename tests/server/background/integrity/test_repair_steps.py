@@ -13,6 +13,7 @@ import pytest
 from riverbed.server.background.integrity import repairs as module
 from riverbed.server.background.integrity.repairs import AGAIN_S, MAX_ROUNDS, NEAR_BYTES
 from riverbed.server.background.worker import WorkerError
+from riverbed.server.replication import replacement
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.position import LogPosition
 from tests.support.ticks import Client, Ticks, in_loop
@@ -152,7 +153,7 @@ def test_no_rewrite_is_under_way_during_a_repair_which_ends_the_damage(tmp_path:
     in_loop(body())
 
 
-def test_the_exchange_cuts_off_a_client_that_is_still_reading(tmp_path: Path) -> None:
+def test_the_exchange_cuts_off_a_client_that_is_still_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
         reader, other = ticks.connect(), ticks.connect()
@@ -162,9 +163,8 @@ def test_the_exchange_cuts_off_a_client_that_is_still_reading(tmp_path: Path) ->
         reader.send("XRANGE s - +")
         await ticks.settle()
         assert reader.session.long_reply is not None
-        engine: Any = ticks.engine
         exchanged: list[Path] = []
-        engine.exchange_tables = lambda made, aside: exchanged.append(made)
+        monkeypatch.setattr(replacement, "exchange_tables", lambda engine, made, aside: exchanged.append(made))
         ticks.server.repairs._exchange(tmp_path / "made", tmp_path / "aside")
         assert reader.is_closed and not other.is_closed
         assert exchanged == [tmp_path / "made"]

@@ -139,7 +139,7 @@ def test_foreign_newer_and_damaged_snapshots_are_told(
 ) -> None:
     manifest = (snapshot / MANIFEST_NAME).read_text()
     with monkeypatch.context() as patch:
-        patch.setattr("riverbed.store.snapshot.reader.SNAPSHOT_VERSION", 2)
+        patch.setattr("riverbed.store.snapshot.manifest.SNAPSHOT_VERSION", 2)
         newer = take_snapshot(snapshot.parent / "data", tmp_path / "of the future", program="test").path
     for name, text, reason in (
         ("newer", (newer / MANIFEST_NAME).read_text(), "has version 2; this program reads 1 (it was written by test)"),

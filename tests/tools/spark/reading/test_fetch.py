@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
+from riverbed.store.databases.names import all_keys
 from riverbed.store.ids import make_id
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.snapshot.writer import take_snapshot
@@ -77,7 +78,7 @@ def expected(store: Store, options: ReadOptions) -> list[Entry]:
     """What clients would be answered, in the order of the streams' numbers."""
     found = []
     for database in store.txn.databases:
-        for key in database.keys(0):
+        for key in all_keys(database, 0):
             stream = store.stream(key, database.number)
             if options.wants(database.number, key):
                 asked = options.range

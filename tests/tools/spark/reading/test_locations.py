@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pyarrow import fs
 
-from riverbed.store.snapshot.reader import encode_manifest, open_snapshot
+from riverbed.store.snapshot.manifest import encode_manifest
+from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
 from riverbed.tools.spark.reading import locations

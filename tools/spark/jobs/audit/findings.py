@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from riverbed.store.ids import MAX_ID, StreamID, id_text, parse_id
-from riverbed.store.snapshot.reader import StreamSummary
+from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.tools.console.console import Failure
 from riverbed.tools.console.keytext import key_values
 from riverbed.tools.spark.jobs.audit.costs import ranked_costs

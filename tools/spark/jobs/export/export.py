@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from rich.markup import escape
 
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
-from riverbed.store.snapshot.reader import StreamSummary
+from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.tools.console.console import Failure, counted, notes, results, size_text
 from riverbed.tools.console.keytext import key_text
 from riverbed.tools.spark.jobs.command import Frozen, Job, find_snapshots, running_job, spark_options
