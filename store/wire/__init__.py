@@ -7,6 +7,7 @@
     load_xadds            a run out of a log -> rows
     log_entries           rows -> XADDs
     measure_entries       rows -> their sizes, and those that we would not have written
+    measure_leaf          a page of the tables -> how many plain rows it has
     seal, unseal          rows of entries with their checksum behind them, and without
     packed_id             an ID as text -> its bytes in keys
     find_id               where an ID is among others
@@ -50,6 +51,7 @@ __all__ = [
     "load_xadds",
     "log_entries",
     "measure_entries",
+    "measure_leaf",
     "open_run",
     "open_tail",
     "packed_id",
@@ -91,6 +93,7 @@ if TYPE_CHECKING or IS_NATIVE:
         load_xadds,
         log_entries,
         measure_entries,
+        measure_leaf,
         open_run,
         open_tail,
         packed_id,
@@ -117,6 +120,7 @@ else:
         load_xadds,
         log_entries,
         measure_entries,
+        measure_leaf,
         open_run,
         open_tail,
         packed_id,

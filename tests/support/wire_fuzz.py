@@ -20,6 +20,7 @@ from crc32c import crc32c
 
 from riverbed.store.wire import reference
 from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
+from tests.support.leaf_pages import compare_leaves, leaf
 
 KINDS: Final = (NO_RUNS, APPENDED, LOGGED)
 MAX_HALF: Final = (1 << 64) - 1
@@ -398,6 +399,7 @@ def run_out_of_memory(native: ModuleType) -> None:
     [logged] = native.parse(LOGGED, log)
     ascending = [ROW.replace(b"0-0", b"0-%d" % seq) for seq in (1, 2, 3)]
     many, wanted = b"".join([number.to_bytes(16, "big") for number in range(99)]), (90).to_bytes(16, "big")
+    page = leaf([(b"a", b"1"), (b"bc", b"22")])
     calls = [
         lambda: native.parse(APPENDED, client),
         lambda: native.parse_front(NO_RUNS, client, []),
@@ -417,6 +419,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.find_id(many, wanted),
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),
         lambda: native.log_entries(iter(ascending), PREFIX + bytes(16), LOG_HEAD, 1000),
+        lambda: native.measure_leaf(page, None),
         run.requests,
         lambda: run.request(0),
         lambda: run.entry(0),
@@ -458,6 +461,7 @@ def main(path: str, rounds: int) -> None:
         compare_ids(native, rng)
         compare_rows(native, rng)
         compare_places(native, rng)
+        compare_leaves(native, rng)
     run_out_of_memory(native)
 
 

@@ -22,6 +22,7 @@ from riverbed.store import wire as wire_module
 from riverbed.store.wire import reference
 from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
+from tests.support.leaf_pages import compare_leaves, leaf
 from tests.support.servers import IMPORTED_FROM, ROOT
 from tests.support.wire_fuzz import (
     KEY,
@@ -76,6 +77,22 @@ def test_values_are_found_and_gathered_alike(native: ModuleType) -> None:
     rng = random.Random(17)
     for _ in range(20_000):
         compare_places(native, rng)
+
+
+def test_pages_are_measured_alike(native: ModuleType) -> None:
+    rng = random.Random(19)
+    for _ in range(30_000):
+        compare_leaves(native, rng)
+
+
+def test_a_page_is_measured_up_to_its_last_key(native: ModuleType) -> None:
+    page = leaf([(b"a", b"1"), (b"bc", b""), (b"c", b"333")])
+    for module in (native, reference):
+        assert module.measure_leaf(page, None) == (3, b"c")
+        assert module.measure_leaf(page, b"") == (3, b"c")
+        assert module.measure_leaf(page, b"a") is None
+        assert module.measure_leaf(leaf([]), b"a") == (0, b"a")
+        assert module.measure_leaf(leaf([(b"b", b""), (b"a", b"")]), None) is None
 
 
 def test_pending_entries_are_shown_alike(native: ModuleType) -> None:
@@ -169,6 +186,7 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
             compare_rows(native, again)
             compare_changes(native, again)
             compare_places(native, again)
+            compare_leaves(native, again)
 
     work()
     counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail]))
@@ -243,6 +261,9 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
             OverflowError,
         ),
         ("change_runs", (bytes(8), [RUN], [bytes(16)], {bytes(16): None}, 1), TypeError),
+        ("measure_leaf", (b"",), TypeError),
+        ("measure_leaf", (bytearray(16), None), TypeError),
+        ("measure_leaf", (b"", 1), TypeError),
         ("find_values", (b"", b"", b"", (), b"", bytearray(), bytearray()), TypeError),
         ("find_values", (b"", b"", b"", [1], b"", bytearray(), bytearray()), TypeError),
         ("find_values", (b"", bytes(8), bytes(8), [b"$"], b"", bytearray(8), bytearray(1)), ValueError),
@@ -272,7 +293,8 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 
 
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
-    for name in ("Run", "Tail", "append", "expand_one", "load", "load_xadds", "open_tail", "parse", "parse_front"):
+    functions = ("append", "expand_one", "load", "load_xadds", "measure_leaf", "open_tail", "parse", "parse_front")
+    for name in ("Run", "Tail", *functions):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]
