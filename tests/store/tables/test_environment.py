@@ -3,16 +3,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lmdb import verify
 
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.format.resp import encode_entry
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.tables import environment
 from riverbed.store.tables.environment import TABLES, Tables
 from tests.support.servers import ROOT
 from tests.support.store.stores import Store, sid
@@ -42,7 +41,7 @@ def test_the_server_reads_single_pages_and_tools_read_ahead(tmp_path: Path) -> N
 
 def test_pages_that_were_not_needed_in_the_end_may_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Tables(tmp_path, 1 << 30).close()
-    monkeypatch.setattr(verify, "verify", lambda path: iter(()))
+    monkeypatch.setattr(environment, "walk_pages", lambda data: [])
     os.truncate(tmp_path / STATE_DIRECTORY / DATA_NAME, (tmp_path / STATE_DIRECTORY / DATA_NAME).stat().st_size - 1)
     Tables(tmp_path, 1 << 30, readonly=True).close()
 
@@ -69,19 +68,19 @@ def test_a_file_that_a_server_is_writing_is_walked_again_under_a_reader(
     )
     assert server.stdin is not None and server.stdout is not None
 
-    def walk(path: str) -> Iterator[str]:
+    def walk(data: Path) -> list[str]:
         assert server.stdin is not None and server.stdout is not None
         server.stdin.write("\n")
         server.stdin.flush()
         readers.append(int(server.stdout.readline()))
-        return iter(["keys out of order"] if len(readers) < 3 else [])
+        return ["keys out of order"] if len(readers) < 3 else []
 
     try:
         server.stdin.write("\n")
         server.stdin.flush()
         assert server.stdout.readline() == "0\n"  # it has the tables open
         os.truncate(data, data.stat().st_size - 1)
-        monkeypatch.setattr(verify, "verify", walk)
+        monkeypatch.setattr(environment, "walk_pages", walk)
         Tables(tmp_path, 1 << 30, readonly=True).close()
     finally:
         server.stdin.close()
