@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import logging
-import logging.handlers
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -55,8 +54,10 @@ def open_log(config: Config) -> None:
     """
     handler: logging.Handler
     if config.logfile:
+        from logging.handlers import WatchedFileHandler
+
         # reopened when something moved it away, so that log rotation needs no signal
-        handler = logging.handlers.WatchedFileHandler(config.logfile, encoding="utf-8", errors="backslashreplace")
+        handler = WatchedFileHandler(config.logfile, encoding="utf-8", errors="backslashreplace")
     else:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.server.background import rewrite_worker
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
+from riverbed.server.background.worker_modules import REWRITE
 from riverbed.store.errors import LogWriteError, Refusal, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
@@ -204,7 +204,7 @@ class Rewriting:
         self._go_on()
         engine = self._engine
         arguments = [engine.directory, path, engine.options.map_bytes]
-        self._worker = Worker(self._tasks, rewrite_worker.MODULE, *arguments)
+        self._worker = Worker(self._tasks, REWRITE, *arguments)
         try:
             async with self._worker as worker:
                 self._go_on()

@@ -29,6 +29,7 @@ from typing import Any, Final
 import lmdb
 
 from riverbed.server.background.child import Server, work_for_server
+from riverbed.server.background.worker_modules import REWRITE
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.priority import step_back
 from riverbed.store.errors import StoreError
@@ -38,7 +39,6 @@ from riverbed.store.rewrite.state import entry_count, pieces
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
-MODULE: Final = "riverbed.server.background.rewrite_worker"
 _REPORT_S: Final = 0.2
 
 
@@ -86,4 +86,4 @@ def _write(server: Server, path: Path, tables: Tables, txn: lmdb.Transaction[byt
 
 
 if __name__ == "__main__":
-    work_for_server(MODULE, work)
+    work_for_server(REWRITE, work)

@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from riverbed.server.background.child import Reports, Server, work_for_server
+from riverbed.server.background.worker_modules import SNAPSHOT
 from riverbed.server.version import VERSION
 from riverbed.store.disk.priority import step_back
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.writer import delete_old, take_snapshot
 
-MODULE: Final = "riverbed.server.background.snapshot_worker"
-
 
 def work(server: Server) -> None:
     """Take one snapshot."""
-    parser = argparse.ArgumentParser(prog=MODULE)
+    parser = argparse.ArgumentParser(prog=SNAPSHOT)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--name")
     parser.add_argument("--keep", type=int)
@@ -60,4 +59,4 @@ def _described(made: Snapshot) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    work_for_server(MODULE, work)
+    work_for_server(SNAPSHOT, work)

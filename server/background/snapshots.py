@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 
-from riverbed.server.background import snapshot_worker as snapshotprocess
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
+from riverbed.server.background.worker_modules import COLUMNS, SNAPSHOT
 from riverbed.server.config.kinds import BadValueError
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
@@ -50,7 +50,6 @@ UNDER_WAY: Final = "ERR a snapshot is under way already"
 # The errors that a snapshot may end with; any other is a defect.
 _EXPECTED: Final = (WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
 # A program of the tools, with libraries that the server does without.
-_COLUMNS_MODULE: Final = "riverbed.tools.sidecar.worker"
 BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins with one of the first two"
 
 
@@ -169,7 +168,7 @@ class Snapshots:
     async def _write_columns(self, snapshot: Path) -> int:
         """-> the bytes of the files.  Raises WorkerError, OSError."""
         leave = self._engine.space.reserve_bytes
-        async with Worker(self._tasks, _COLUMNS_MODULE, snapshot, "--leave-bytes", leave) as worker:
+        async with Worker(self._tasks, COLUMNS, snapshot, "--leave-bytes", leave) as worker:
             while "columns" not in (answer := await worker.receive()):
                 self._note_step(answer)
             return int(answer["columns"])
@@ -183,7 +182,7 @@ class Snapshots:
         arguments = [engine.directory, "--leave-bytes", engine.space.reserve_bytes]
         arguments += [] if name is None else ["--name", name]
         arguments += [] if keep is None else ["--keep", keep]
-        async with Worker(self._tasks, snapshotprocess.MODULE, *arguments) as worker:
+        async with Worker(self._tasks, SNAPSHOT, *arguments) as worker:
             while "made" not in (answer := await worker.receive()):
                 self._note_step(answer)
             made: dict[str, Any] = answer["made"]

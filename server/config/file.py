@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -87,6 +86,8 @@ def render_line(name: str, words: list[str]) -> str:
 
 def replace_file(path: Path, lines: list[str]) -> None:
     """Replace `path` so that a crash leaves the old file or the new one.  Keeps its permissions.  Raises OSError."""
+    import tempfile
+
     target = path.resolve()  # a link stays a link
     mode = target.stat().st_mode & 0o7777
     fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")

@@ -6,7 +6,6 @@ scans nothing: a `Sample` has chosen the streams and groups.  `page.py` makes te
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from riverbed.server.stats import process
-from riverbed.server.version import REDIS_VERSION, VERSION
+from riverbed.server.version import PYTHON_VERSION, REDIS_VERSION, VERSION
 from riverbed.store.databases import sampling
 from riverbed.store.format.text import key_text
 
@@ -111,7 +110,7 @@ def label(data: bytes, number: int) -> str:
 
 
 def _server(core: Core) -> Iterator[Figure]:
-    versions = (VERSION, REDIS_VERSION, platform.python_version())
+    versions = (VERSION, REDIS_VERSION, PYTHON_VERSION)
     yield _gauges(
         "build_info",
         "Versions of the server, of Redis's commands and of Python, as labels; the value is 1.",

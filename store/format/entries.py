@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from crc32c import crc32c
-
+from riverbed.store.checksum import crc32c
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.model import Row
 from riverbed.store.wire import SEAL_BYTES, SEAL_MARK, unseal, unseal_one, unseal_pairs

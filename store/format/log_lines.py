@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 
 # crc32c and google-crc32c take the same time (190 ns on 200 bytes, 1.0 us on 20 KB, annotation's tail included);
 # crc32c also reads memoryviews and continues a sum in one call.
-from crc32c import crc32c
+from riverbed.store.checksum import crc32c
 
 ANNOTATION_START: Final = b"#CK:"
 EXTENSION_START: Final = b"#RB:"

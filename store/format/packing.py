@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgpack
-from crc32c import crc32c
 
+from riverbed.store.checksum import crc32c
 from riverbed.store.errors import DamagedRowError
 
 _MARK: Final = b"\xc1"

@@ -29,8 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
-from crc32c import crc32c
-
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.durable_file import write_all
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.shared_files import SharedFiles

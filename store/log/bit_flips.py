@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from crc32c import crc32c
-
+from riverbed.store.checksum import crc32c
 from riverbed.store.format.log_lines import MAX_ANNOTATION_BYTES, is_sound, match_annotation, parse_annotation
 
 # Looking for the bit takes a second for so many bytes.

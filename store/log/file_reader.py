@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import hiredis
-from crc32c import crc32c
 
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import log_lines as logformat

@@ -34,8 +34,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import (

@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
-from crc32c import crc32c
-
+from riverbed.store.checksum import crc32c
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.file_reader import is_preface, whole_requests

@@ -10,8 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from crc32c import crc32c
-
+from riverbed.store.checksum import crc32c
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, STREAMS_NAME

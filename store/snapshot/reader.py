@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 import lmdb
-from crc32c import crc32c
 
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.real_files import open_file, read_file, require_file
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STREAMS_NAME

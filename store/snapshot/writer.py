@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Final
 
 import lmdb
-from crc32c import crc32c
 
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.durable_file import UNSYNCED_BYTES, write_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.ownership import give

@@ -28,7 +28,7 @@ from itertools import accumulate, groupby
 from struct import Struct, unpack_from
 from typing import Any, Final, NamedTuple
 
-from crc32c import crc32c
+from riverbed.store.checksum import crc32c
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
 INTERFACE: Final = 14

@@ -61,6 +61,16 @@ def test_version_is_told(words: list[str]) -> None:
     assert out.endswith(f", {'compiled' if IS_COMPILED else 'interpreted'}, with the native module)\n")
 
 
+def test_a_start_imports_nothing_that_only_rare_work_needs() -> None:
+    rare = {"argparse", "email", "importlib.metadata", "pickle", "platform", "prometheus_client", "rich", "tempfile"}
+    rare |= {"riverbed.server.start_repair", "riverbed.store.check", "riverbed.store.offline"}
+    program = "import gc, sys, riverbed.server.main\nprint(gc.isenabled(), *sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=60)
+    collects, *modules = done.stdout.decode().split("\n")
+    assert collects == "True"
+    assert rare.isdisjoint(modules)
+
+
 def test_the_reference_of_the_native_module_runs_where_it_is_wanted(tmp_path: Path) -> None:
     status, out, err = start_in_vain("--version", RIVERBED_NATIVE="0")
     assert (status, err) == (0, "")

@@ -33,8 +33,8 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from crc32c import crc32c
 
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id

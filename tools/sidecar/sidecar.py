@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-from crc32c import crc32c
 
+from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.real_files import read_file
 from riverbed.store.disk.working_directory import name_for, working_directory

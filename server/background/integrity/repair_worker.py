@@ -27,6 +27,7 @@ from typing import Final
 import lmdb
 
 from riverbed.server.background.child import Reports, Server, work_for_server
+from riverbed.server.background.worker_modules import REPAIR
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check.findings import Contents, Violation
 from riverbed.store.check.state import check_state
@@ -40,7 +41,6 @@ from riverbed.store.progress import counter
 from riverbed.store.recovery.replay import EXECUTING
 from riverbed.store.recovery.tables_from_log import TablesFromLog, room_for_tables
 
-MODULE: Final = "riverbed.server.background.integrity.repair_worker"
 # Less urgent than the server, which has clients; more urgent than idle work, for right answers are waited for.
 _NICENESS: Final = 5
 
@@ -116,4 +116,4 @@ def work(server: Server) -> None:
 
 
 if __name__ == "__main__":
-    work_for_server(MODULE, work)
+    work_for_server(REPAIR, work)

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 
-from riverbed.server.background.integrity import repair_worker
 from riverbed.server.background.worker import Worker, WorkerError
+from riverbed.server.background.worker_modules import REPAIR
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
@@ -191,7 +191,7 @@ class Repairs:
         arguments = [engine.directory, engine.options.map_bytes, txn.node_max_entries, txn.node_max_bytes]
         arguments += [engine.space.reserve_bytes, txn.next_stream_no + _NUMBERS_APART]
         try:
-            async with Worker(self._tasks, repair_worker.MODULE, *arguments) as worker:
+            async with Worker(self._tasks, REPAIR, *arguments) as worker:
                 await self._make_tables(worker)
         except (WorkerError, DamagedLogError):
             self._require_same(tables)  # else the process met another log than the one it had begun with

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from riverbed.server.background.integrity.scrub_worker import MODULE
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
+from riverbed.server.background.worker_modules import SCRUB
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
@@ -257,7 +257,7 @@ class Scrub:
             return 0
         tables = engine.tables
         reasons: list[str] = []
-        worker = Worker(self._tasks, MODULE, engine.directory, engine.options.map_bytes)
+        worker = Worker(self._tasks, SCRUB, engine.directory, engine.options.map_bytes)
         try:
             async with worker:
                 while "damaged" not in (answer := await worker.receive()):

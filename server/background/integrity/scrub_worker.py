@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.server.background.child import Server, work_for_server
+from riverbed.server.background.worker_modules import SCRUB
 from riverbed.store.check.pages import check_pages
 from riverbed.store.disk.priority import step_back
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
@@ -25,7 +26,6 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.scrub import SCRUBBED_TABLES, scrub_step
 
-MODULE: Final = "riverbed.server.background.integrity.scrub_worker"
 # After a step of some milliseconds comes a pause that is so many times as long.
 _ROWS_A_STEP: Final = 1024
 _PAUSES_A_STEP: Final = 19
@@ -36,7 +36,7 @@ _MAX_REASONS: Final = 100
 
 def work(server: Server) -> None:
     """Make one pass."""
-    parser = argparse.ArgumentParser(prog=MODULE)
+    parser = argparse.ArgumentParser(prog=SCRUB)
     parser.add_argument("directory", type=Path)
     parser.add_argument("map_bytes", type=int)
     asked = parser.parse_args()
@@ -83,4 +83,4 @@ def _walk(server: Server, tables: Tables) -> None:
 
 
 if __name__ == "__main__":
-    work_for_server(MODULE, work)
+    work_for_server(SCRUB, work)

@@ -7,7 +7,6 @@ with `riverbed_`.  A field that can only have one value here is still sent when 
 from __future__ import annotations
 
 import os
-import platform
 import resource
 import sys
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from riverbed.server.commands.admin.info_persistence import Fields, persistence_
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.protocol.replies import Verbatim
 from riverbed.server.stats import process
-from riverbed.server.version import IS_COMPILED, REDIS_VERSION, VERSION
+from riverbed.server.version import IS_COMPILED, PYTHON_VERSION, REDIS_VERSION, VERSION
 from riverbed.store import wire
 from riverbed.store.format.text import key_text
 
@@ -61,7 +60,7 @@ def _server(request: Request) -> Fields:
     yield "arch_bits", 64 if sys.maxsize >> 32 else 32
     yield "monotonic_clock", "POSIX clock_gettime"
     yield "multiplexing_api", "epoll" if sys.platform == "linux" else "kqueue"
-    yield "riverbed_python_version", platform.python_version()
+    yield "riverbed_python_version", PYTHON_VERSION
     yield "riverbed_native", int(wire.IS_NATIVE)
     yield "riverbed_compiled", int(IS_COMPILED)
     yield "process_id", os.getpid()

@@ -17,7 +17,6 @@ import contextlib
 import io
 import os
 import resource
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -107,6 +106,8 @@ def _as_spool_error() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nameless_file(directory: Path) -> Iterator[io.FileIO]:
+    import tempfile
+
     with tempfile.TemporaryFile(dir=directory, prefix="replies-", buffering=0) as file:
         yield file
 

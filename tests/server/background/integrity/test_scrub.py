@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.background.integrity.scrub_worker import MODULE
+from riverbed.server.background.worker_modules import SCRUB
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from tests.conftest import StartRiverbed
 from tests.support.replicas import fill, info
@@ -239,7 +239,7 @@ def test_what_cannot_be_read_is_not_called_sound(
     start_riverbed: StartRiverbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "sitecustomize.py").write_text(f"import os, sys\nif {MODULE!r} in sys.orig_argv:\n    os._exit(1)\n")
+    (tmp_path / "sitecustomize.py").write_text(f"import os, sys\nif {SCRUB!r} in sys.orig_argv:\n    os._exit(1)\n")
     server = start_riverbed(options={"scrub-interval": 1})
     until(lambda: f"0 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
     assert server.stop() == 0
@@ -308,7 +308,7 @@ def test_tables_that_end_the_process_that_reads_them_are_damaged(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text(
-        f"import os, signal, sys\nif {MODULE!r} in sys.orig_argv:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        f"import os, signal, sys\nif {SCRUB!r} in sys.orig_argv:\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     )
     server = start_riverbed(options={"scrub-interval": 1, "auto-repair": "yes"})
     until(lambda: info(server, "persistence")["riverbed_repairs"] != "0", "the repair")
