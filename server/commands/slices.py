@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from riverbed.server.commands.arguments import parse_packed_ids
 from riverbed.server.errors import CommandError
@@ -51,6 +51,7 @@ class Wish(enum.Enum):
 # Yields to end its turn: how far it has come, or None while it has changed nothing.  Or it yields a Wish and is sent
 # what it wished for.  Returns the reply.
 Work: TypeAlias = Generator[Any, Any, "Reply"]
+Gathered = TypeVar("Gathered")
 
 # IDs to a slice, and so to one command of the log: 5 to 15 us each.
 SLICE_IDS = 200
@@ -221,6 +222,17 @@ def in_pieces(request: Request, parts: list[bytes]) -> Reply:
 def joined(parts: list[bytes]) -> list[bytes]:
     """`parts` of one slice as one part, unless they are long, so that a reply of a million words has few parts."""
     return [b"".join(parts)] if sum(map(len, parts)) <= _PIECE_BYTES else parts
+
+
+def in_turns(work: Generator[None, None, Gathered]) -> Generator[bytes, None, Gathered]:
+    """Do work for a reply before its next piece; each slice ends a turn, as a piece without bytes."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            found: Gathered = done.value
+            return found
+        yield b""
 
 
 def verbatim_in_pieces(request: Request, lines: list[bytes]) -> Reply:

@@ -4,7 +4,8 @@
 
 A group is looked at when its first consumer may be due.  So the cost depends neither on the number of groups nor on the
 activity of consumers: a consumer that is seen changes no row here.  A look deletes the consumers that are due, logs
-XGROUP DELCONSUMER for each, and enters the group at the time of its next look.
+XGROUP DELCONSUMER for each, and enters the group at the time of its next look.  A look at very many consumers reads
+their rows in parts; the group is entered for now between them, behind others that are due.
 
 The row of a group whose stream was deleted stays until its time comes.
 """
@@ -68,26 +69,37 @@ def _find(txn: WriteTxn, stream_no: int, name: bytes, now_ms: int) -> Group | No
 
 
 def _look(group: Group, now_ms: int, expired: Callable[[], bool], waiting: Callable[[Group], Container[bytes]]) -> None:
-    """Delete the consumers that are due, and set the time of the next look."""
+    """Delete the consumers that are due, and set the time of the next look: now, if that was not all of them."""
+    if group.sweep_place is None and group.consumers.are_many:
+        group.write_consumers()  # they are read from their table
     ttl_ms = group.policy.consumer_ttl_ms
-    next_ms = now_ms + min(ttl_ms, MAX_AHEAD_MS)
-    due = []
-    for consumer in group.consumers.values():
-        due_ms = consumer.seen_ms + ttl_ms
-        if due_ms > now_ms:
-            next_ms = min(next_ms, due_ms)
-        elif consumer.pel_count:
-            next_ms = min(next_ms, now_ms + LOOK_AGAIN_MS)
-        else:
-            due.append(consumer)
-    busy = waiting(group) if due else ()
-    for consumer in due:
-        if consumer.name in busy:
-            next_ms = min(next_ms, now_ms + LOOK_AGAIN_MS)
-            continue
-        group.delete_consumer(consumer)
-        if expired():
-            next_ms = now_ms
+    place: int | None
+    place, next_ms = group.sweep_place or (0, now_ms + min(ttl_ms, MAX_AHEAD_MS))
+    busy: Container[bytes] | None = None
+    while place is not None:
+        part, following = group.consumers.part(place)
+        due = []
+        for number, consumer in part:
+            due_ms = consumer.seen_ms + ttl_ms
+            if due_ms > now_ms:
+                next_ms = min(next_ms, due_ms)
+            elif consumer.pel_count:
+                next_ms = min(next_ms, now_ms + LOOK_AGAIN_MS)
+            else:
+                due.append((number, consumer.name))
+        if due and busy is None:
+            busy = waiting(group)
+        for number, name in due:
+            if busy is not None and name in busy:
+                next_ms = min(next_ms, now_ms + LOOK_AGAIN_MS)
+                continue
+            group.delete_consumer(group.consumers.numbered(number))
+            if expired():
+                following = place
+                break
+        place = following
+        if place is not None and expired():
             break
+    group.sweep_place = None if place is None else (place, next_ms)
     group.unlist()
-    group.enlist(next_ms)
+    group.enlist(next_ms if place is None else now_ms)

@@ -139,7 +139,7 @@ class Database(Namespace):
         """The groups whose consumers are in memory."""
         for groups in self._groups.values():
             for group in groups.in_memory():
-                if group.consumer_bytes:
+                if group.consumers.byte_count:
                     yield groups, group
 
     # -- runs of XADD --------------------------------------------------------------------------------------------------

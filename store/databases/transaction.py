@@ -23,7 +23,7 @@ from riverbed.store.tables.transaction import PART, Transaction
 # If more groups were read, a commit lets go of them: a garbage collection takes 3 us for each.
 CACHED_GROUPS = 4096
 # If the consumers in memory take more, those of the groups that were not used for longest are let go.  The group that
-# was used last keeps its own, however many they are: reading them again takes 2.5 us for each.
+# was used last keeps its few consumers, or the index of its many: reading the names again takes 1.5 us for each.
 CACHED_CONSUMER_BYTES = 64 << 20
 # Beyond this each tick lets go of about as many streams as it has read, those first that were read first.  Reading a
 # stream's row again takes about 3 us.
@@ -42,7 +42,7 @@ class WriteTxn(Transaction):
     def __init__(self, tables: Tables) -> None:
         self.recent_deliveries = RecentDeliveries()
         self.databases = [Database(self, number, self.recent_deliveries) for number in range(DATABASE_COUNT)]
-        self._kept_consumer_bytes = 0  # when consumers were let go of last
+        self._kept_consumer_bytes = 0  # when consumers were let go of last, if that was too much as well
         super().__init__(tables, self.databases)
 
     def reload(self) -> None:
@@ -101,7 +101,7 @@ class WriteTxn(Transaction):
         if len(self.dirty) > MAX_CHANGED:
             self.write_oldest_back(len(self.dirty) - MAX_CHANGED)
         self.turn += 1
-        if self.consumer_bytes > max(CACHED_CONSUMER_BYTES, self._kept_consumer_bytes):
+        if self.consumer_bytes > CACHED_CONSUMER_BYTES + self._kept_consumer_bytes:
             self._let_go_of_consumers()
         if self.cached_bytes > CACHED_BYTES:
             self._let_go_of_streams()
@@ -113,17 +113,20 @@ class WriteTxn(Transaction):
                 self.cached_bytes = 0  # nothing is left but the names that groups kept of long keys, which are gone too
 
     def _let_go_of_consumers(self) -> None:
-        """Forget the consumers of the groups that were not used for longest."""
+        """Forget consumers of the groups that were not used for longest: first what is read again one by one."""
         self.write_back()
         held = [(groups, group) for db in self.databases for groups, group in db.groups_with_consumers()]
-        held.sort(key=lambda each: each[1].used_at)
-        left = sum(group.consumer_bytes for _, group in held)
+        held.sort(key=lambda each: each[1].consumers.used_at)
+        left = sum(group.consumers.byte_count for _, group in held)
+        for _, group in held:
+            if left > CACHED_CONSUMER_BYTES:
+                left -= group.consumers.let_go()
         for groups, group in held[:-1]:
-            if left <= CACHED_CONSUMER_BYTES:
-                break
-            left -= group.consumer_bytes
-            groups.let_go_of(group)
-        self.consumer_bytes = self._kept_consumer_bytes = left
+            if left > CACHED_CONSUMER_BYTES:
+                left -= group.consumers.byte_count
+                groups.let_go_of(group)
+        self.consumer_bytes = left
+        self._kept_consumer_bytes = left if left > CACHED_CONSUMER_BYTES else 0
 
     def _forget_cached(self) -> None:
         for db in self.databases:

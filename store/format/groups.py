@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.format.packing import pack_row, unpack_row
+from riverbed.store.format.packing import is_bound, pack_row, unpack_row
 from riverbed.store.format.rows import pack_ids, unpack_ids
 from riverbed.store.ids import StreamID
 from riverbed.store.model import DeliveryPolicy
@@ -64,6 +64,11 @@ class ConsumerRow(NamedTuple):
     seen_ms: int
     active_ms: int  # -1 for never
     pel_count: int
+
+    @staticmethod
+    def is_bound(key: bytes, row: bytes) -> bool:
+        """Whether a row, of a consumer or a group, has a checksum that fits its key; older ones have no such one."""
+        return is_bound(row, key)
 
     def pack(self, key: bytes) -> bytes:
         return pack_row(self, key)

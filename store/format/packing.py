@@ -54,7 +54,9 @@ def is_bound(row: bytes, key: bytes) -> bool:
     if row[:1] != _MARK:
         return True
     checksum, row = row[1:_HEAD_BYTES], row[_HEAD_BYTES:]
-    return any(crc32c(row, crc32c(before)).to_bytes(CHECKSUM_BYTES, "big") == checksum for before in (key, b""))
+    if crc32c(row, crc32c(key)).to_bytes(CHECKSUM_BYTES, "big") == checksum:
+        return True
+    return bool(crc32c(row).to_bytes(CHECKSUM_BYTES, "big") == checksum)
 
 
 def add_checksum(row: bytes, key: bytes = b"") -> bytes:

@@ -1,7 +1,8 @@
-"""The consumers of a consumer group and its position in the stream: the rows of a group and of its consumers.
+"""What changes the consumers of a consumer group and its position in the stream: the rows of both.
 
 A group and its consumers are read when first needed, cached with their stream, and written back with it at the next
 checkpoint.  Keep no reference to them across ticks.  Their rows hold counters, so that no query counts pending entries.
+Which consumers are in memory is decided in `known_consumers.py`.
 
 Mutators change rows and log canonical commands.  A read through a group is logged as its effects: XCLAIM for the
 delivered entries, XGROUP SETID for the position.  The TIME of the XCLAIM is also when the consumer was seen and active.
@@ -13,71 +14,34 @@ Lag and entries_read follow the rules of Redis 8.  Pending entries are in `group
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.groups import (
-    GROUP_KEY_BYTES,
     ConsumerRow,
     GroupRow,
     consumer_key,
-    decode_consumer_no,
     group_key,
     look_key,
 )
-from riverbed.store.format.pending import UNOWNED
-from riverbed.store.format.resp import bulk, encode_words
+from riverbed.store.format.resp import encode_words
 from riverbed.store.format.streams import id_in_key
+from riverbed.store.groups.known_consumers import Consumer, KnownConsumers
 from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
 from riverbed.store.groups.pending import Pel
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
-from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
     from riverbed.store.groups.recent_deliveries import RecentDeliveries
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
 
-NEVER: Final = -1
 UNKNOWN: Final = -1  # how the log writes an entries_read that is not known
 # DELCONSUMER deletes up to this many pending entries at once; it leaves more to the purge.
 _INLINE_DELETES: Final = 256
-_FEW_CONSUMERS: Final = 100
-# What a consumer takes in memory, and how often its name is in it.
-_CONSUMER_BYTES: Final = 440
-_NAME_COPIES: Final = 2
 
 _POSITION: Final = b"*7\r\n%b$%d\r\n%b\r\n$11\r\nENTRIESREAD\r\n$%d\r\n%b\r\n"
-
-
-class Consumer:
-    """A consumer of a group.  `active_ms` is NEVER until the consumer has received an entry."""
-
-    __slots__ = (
-        "active_ms",
-        "claim_head",
-        "consumer_no",
-        "delivery_head",
-        "is_logged",
-        "logged_times",
-        "name",
-        "pel_count",
-        "seen_ms",
-    )
-
-    def __init__(self, consumer_no: int, name: bytes, seen_ms: int, active_ms: int, pel_count: int) -> None:
-        self.consumer_no = consumer_no
-        self.name = name
-        self.seen_ms = seen_ms
-        self.active_ms = active_ms
-        self.pel_count = pel_count
-        # what the log already contains
-        self.is_logged = True
-        self.logged_times = (seen_ms, active_ms)
-        self.claim_head: tuple[bytes, bytes] | None = None  # (key, the first words of its XCLAIMs)
-        self.delivery_head: tuple[bytes | None, bytes] = (None, b"")  # (key, the words before the ID of a delivery)
 
 
 class Members:
@@ -91,6 +55,8 @@ class Members:
         last_id: StreamID,
         entries_read: int | None,
         recent_deliveries: RecentDeliveries,
+        consumer_count: int = 0,
+        next_consumer_no: int = 1,
     ) -> None:
         self.stream = stream
         self.group_no = group_no
@@ -99,24 +65,19 @@ class Members:
         self.entries_read = entries_read
         self.pel_count = 0
         self.released_count = 0  # pending entries that no consumer owns
-        self.consumer_count = 0
+        self.consumers = KnownConsumers(stream.txn, stream.stream_no, group_no, consumer_count, next_consumer_no)
         self.policy = NO_POLICY
         self.look_ms = 0  # the group's time in table `consumer_ttls`, if its policy has a CONSUMERTTL
         self._is_dirty = False
+        self.sweep_place: tuple[int, int] | None = None  # how far a sweep of very many consumers has come
         self._recent_deliveries = recent_deliveries
-        self.consumer_bytes = 0  # about what the consumers in memory take
-        self.used_at = 0  # the turn of the last use of them
-        self._next_consumer_no = 1
         self._next_release_no = 1
-        self._consumers: dict[bytes, Consumer] | None = None
-        self._by_no: dict[int, Consumer] = {}
-        self._names: dict[int, bytes] = {UNOWNED: bulk(b"")}  # of those consumers, as bulk strings
         self.summary: bytes | None = None  # the answer of XPENDING without a range, until something changes
         self._dirty_consumers: set[Consumer] = set()
         self._unlogged: Consumer | None = None  # has changed; the logged lines may not contain all of it
         self._logged_position: tuple[StreamID, int | None] = (last_id, entries_read)
         self._position_head: tuple[bytes, bytes] | None = None  # (key, the first words of XGROUP SETID)
-        self.pel = Pel(stream.txn, group_no, self._is_alive)
+        self.pel = Pel(stream.txn, group_no, self.consumers.is_alive)
 
     # -- rows of groups and consumers ----------------------------------------------------------------------------------
 
@@ -127,8 +88,8 @@ class Members:
             self.entries_read,
             self.pel_count,
             self.released_count,
-            self.consumer_count,
-            self._next_consumer_no,
+            self.consumers.count,
+            self.consumers.next_no,
             self._next_release_no,
             None if self.policy is NO_POLICY else self.policy,
             self.look_ms,
@@ -136,11 +97,10 @@ class Members:
 
     @classmethod
     def of_row(cls, stream: Stream, group_no: int, row: GroupRow, recent_deliveries: RecentDeliveries) -> Self:
-        group = cls(stream, group_no, row.name, row.last_id, row.entries_read, recent_deliveries)
+        counts = row.consumer_count, row.next_consumer_no
+        group = cls(stream, group_no, row.name, row.last_id, row.entries_read, recent_deliveries, *counts)
         group.pel_count = row.pel_count
         group.released_count = row.released_count
-        group.consumer_count = row.consumer_count
-        group._next_consumer_no = row.next_consumer_no
         group._next_release_no = row.next_release_no
         group.policy = row.policy or NO_POLICY
         group.look_ms = row.look_ms
@@ -155,6 +115,12 @@ class Members:
             key = group_key(self.stream.stream_no, self.group_no)
             txn.lmdb.put(key, self.row().pack(key), db=groups)
             self._is_dirty = False
+        self.write_consumers()
+
+    def write_consumers(self) -> None:
+        """Put the changed rows of consumers into their table."""
+        txn = self.stream.txn
+        groups = txn.handles["groups"]
         for consumer in self._dirty_consumers:
             key = consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
             row = ConsumerRow(consumer.name, consumer.seen_ms, consumer.active_ms, consumer.pel_count)
@@ -175,55 +141,6 @@ class Members:
         self._dirty_consumers.clear()
         self._unlogged = None
         self._logged_position = (self.last_id, self.entries_read)
-
-    def leave_consumers(self) -> None:
-        """Have the consumers in memory freed later: the group is gone."""
-        txn = self.stream.txn
-        for objects in (self._consumers or {}, self._by_no, self._names):
-            txn.leave(objects)
-        self._consumers, self._by_no, self._names = None, {}, {}
-
-    def _load_consumers(self) -> dict[bytes, Consumer]:
-        """Read the rows of all consumers, or of none.
-
-        Their keys are not in their checksums, so they are compared with what the group's row says.  Raises
-        DamagedRowError.
-        """
-        found = []
-        cursor = self.stream.txn.cursor("groups")
-        prefix = group_key(self.stream.stream_no, self.group_no)
-        if self.consumer_count and seek(cursor, prefix):
-            for key, row in cursor.iternext():
-                if not key.startswith(prefix):
-                    break
-                if len(key) > GROUP_KEY_BYTES:
-                    found.append(Consumer(decode_consumer_no(key), *ConsumerRow.unpack(key, row)))
-        numbers = [consumer.consumer_no for consumer in found]
-        if len(found) != self.consumer_count or max(numbers, default=0) >= self._next_consumer_no:
-            raise DamagedRowError("a consumer's row", self.stream.stream_no)
-        self._consumers = {}
-        for consumer in found:
-            self._add(self._consumers, consumer)
-        return self._consumers
-
-    def _add(self, consumers: dict[bytes, Consumer], consumer: Consumer) -> None:
-        consumers[consumer.name] = self._by_no[consumer.consumer_no] = consumer
-        self._names[consumer.consumer_no] = bulk(consumer.name)
-        self._count_memory(consumer, 1)
-
-    def _count_memory(self, consumer: Consumer, sign: int) -> None:
-        size = sign * (_CONSUMER_BYTES + _NAME_COPIES * len(consumer.name))
-        self.consumer_bytes += size
-        self.stream.txn.consumer_bytes += size
-
-    def _know_consumers(self) -> None:
-        self.used_at = self.stream.txn.turn
-        if self._consumers is None:
-            self._load_consumers()
-
-    def _is_alive(self, consumer_no: int) -> bool:
-        self._know_consumers()
-        return consumer_no in self._by_no
 
     def touch(self, consumer: Consumer | None = None) -> None:
         """Mark the rows of the group, and of `consumer`, to be written at the next checkpoint.
@@ -256,22 +173,8 @@ class Members:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     @property
-    def has_few_consumers(self) -> bool:
-        """Whether few consumers are in memory."""
-        return len(self._by_no) <= _FEW_CONSUMERS
-
-    @property
-    def consumers(self) -> dict[bytes, Consumer]:
-        """The consumers by name, in no order."""
-        self.used_at = self.stream.txn.turn
-        return self._load_consumers() if self._consumers is None else self._consumers
-
-    def sorted_consumers(self) -> list[Consumer]:
-        """The consumers in byte order of their names."""
-        return [consumer for _, consumer in sorted(self.consumers.items())]
-
-    def _owner_nos(self) -> Iterator[int]:
-        return (consumer.consumer_no for consumer in self.consumers.values() if consumer.pel_count)
+    def consumer_count(self) -> int:
+        return self.consumers.count
 
     # -- entries_read and lag ------------------------------------------------------------------------------------------
 
@@ -303,14 +206,9 @@ class Members:
         """
         if self.stream.txn.unlogged is not None:
             self.stream.txn.end_command()
-        consumer = self.consumers.get(name)
+        consumer = self.consumers.named(name)
         if consumer is None:
-            consumer = Consumer(self._next_consumer_no, name, now_ms, NEVER, 0)
-            consumer.is_logged = False
-            consumer.logged_times = (NEVER, NEVER)
-            self._next_consumer_no += 1
-            self.consumer_count += 1
-            self._add(self.consumers, consumer)
+            consumer = self.consumers.create(name, now_ms)
             self.touch(consumer)
         elif consumer.seen_ms != now_ms:
             consumer.seen_ms = now_ms
@@ -359,15 +257,11 @@ class Members:
             txn.dead_rows.add_consumer(self.group_no, consumer.consumer_no)
         key = consumer_key(self.stream.stream_no, self.group_no, consumer.consumer_no)
         txn.lmdb.delete(key, db=txn.handles["groups"])
-        del self.consumers[consumer.name]
-        del self._by_no[consumer.consumer_no]
-        del self._names[consumer.consumer_no]
-        self._count_memory(consumer, -1)
+        self.consumers.remove(consumer)
         self.pel.forget_recent()
         self._dirty_consumers.discard(consumer)
         if self._unlogged is consumer:
             self._unlogged = None
-        self.consumer_count -= 1
         self.pel_count -= count
         self.touch()
         self._log([b"XGROUP", b"DELCONSUMER", self.stream.key, self.name, consumer.name])
@@ -378,6 +272,7 @@ class Members:
     def set_policy(self, policy: DeliveryPolicy) -> None:
         """Replace the delivery policy; `NO_POLICY` removes it.  Logs XGROUP POLICY, hidden from Redis."""
         self.unlist()
+        self.sweep_place = None
         self.policy = NO_POLICY if policy == NO_POLICY else policy
         self.enlist(0)
         self.stream.txn.log_extension(self.stream.namespace.number, policy_words(self.stream.key, self.name, policy))

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix
 from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.streams import packed_ids_of
-from riverbed.store.groups.consumers import Consumer, Members
+from riverbed.store.groups.consumers import Members
+from riverbed.store.groups.known_consumers import Consumer
 from riverbed.store.groups.young import Delivery
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change
@@ -122,7 +124,7 @@ class Group(Members):
     def _entry_of(self, row: PelRow) -> PendingEntry:
         if row.consumer_no == UNOWNED:
             return PendingEntry(row.entry_id, None, 0, row.delivery_count)
-        return PendingEntry(row.entry_id, self._by_no[row.consumer_no], row.time_ms, row.delivery_count)
+        return PendingEntry(row.entry_id, self.consumers.numbered(row.consumer_no), row.time_ms, row.delivery_count)
 
     def pending(self, start: StreamID = MIN_ID, end: StreamID = MAX_ID) -> Iterator[PendingEntry]:
         """The pending entries with start <= id <= end, in ID order.  They may be changed during the iteration."""
@@ -144,7 +146,7 @@ class Group(Members):
             if consumer.pel_count:
                 yield from map(self._run_of, self.pel.owned(consumer.consumer_no, start, end))
         elif self.pel_count:
-            yield from map(self._run_of, self.pel.runs(start, end, self._owner_nos()))
+            yield from map(self._run_of, self.pel.runs(start, end, self.consumers.owner_nos))
 
     def idle_runs(self, until_ms: int, most: int) -> list[PendingRun] | None:
         """The runs delivered by `until_ms` and the runs without an owner; None when `most` runs were not enough."""
@@ -156,7 +158,7 @@ class Group(Members):
     def _run_of(self, run: Run) -> PendingRun:
         if run.consumer_no == UNOWNED:
             return PendingRun(run.ids(), None, 0, run.delivery_count)
-        return PendingRun(run.ids(), self._by_no[run.consumer_no], run.time_ms, run.delivery_count)
+        return PendingRun(run.ids(), self.consumers.numbered(run.consumer_no), run.time_ms, run.delivery_count)
 
     def show(
         self, consumer: Consumer | None, start: StreamID, end: StreamID, now_ms: int, until_ms: int, most: int
@@ -165,16 +167,16 @@ class Group(Members):
 
         At most `most` entries, and no more than one slice examines.
         """
-        self._know_consumers()
-        names = self._names if consumer is None else {consumer.consumer_no: bulk(consumer.name)}
+        asked = None if consumer is None else {consumer.consumer_no: bulk(consumer.name)}
         parts: list[bytes] = []
         consumer_no = None if consumer is None else consumer.consumer_no
         count = cost = 0
         size = 2  # mostly the entries asked for are in one run or two
         position: StreamID | None = start if self.pel_count else None
         while count < most and cost < _SHOW_COST and position is not None:
-            rows, position = self.pel.rows(position, end, consumer_no, self._owner_nos, size)
+            rows, position = self.pel.rows(position, end, consumer_no, self.consumers.owner_nos, size)
             try:
+                names = self.consumers.names_of(rows) if asked is None else asked
                 wire, found = show_pending(
                     group_prefix(self.group_no),
                     rows,
@@ -185,7 +187,7 @@ class Group(Members):
                     until_ms,
                     most - count,
                 )
-            except ValueError:
+            except DECODE_ERRORS:
                 raise DamagedRowError("the list of pending entries", self.stream.stream_no) from None
             parts.append(wire)
             count += found
@@ -197,11 +199,10 @@ class Group(Members):
         """The lowest and the highest pending ID; None when no entry is pending.  Raises DamagedRowError."""
         if not self.pel_count:
             return None
-        first = next(self.pel.runs(MIN_ID, MAX_ID, self._owner_nos()), None)
-        last = self.pel.last_id(self._owner_nos())
-        if first is None or last is None:  # a count of pending entries without one
+        edges = self.pel.edges(self.consumers.owner_nos)
+        if edges is None:  # a count of pending entries without one
             raise DamagedRowError("the list of pending entries", self.stream.stream_no)
-        return unpack_id(first.first), last
+        return edges
 
     def overdue(
         self,
@@ -407,7 +408,7 @@ class Group(Members):
             if consumer_no == UNOWNED:
                 self.released_count -= count
             else:
-                self._move_count(self._by_no[consumer_no], -count)
+                self._move_count(self.consumers.numbered(consumer_no), -count)
         self.pel_count -= len(removed)
         self.touch()
         if len(removed) < len(packed_ids):
@@ -430,7 +431,7 @@ class Group(Members):
             self.released_count -= 1
             self.touch()
         else:
-            consumer = self._by_no[owner_no]
+            consumer = self.consumers.numbered(owner_no)
             consumer.pel_count -= 1
             self._mark(consumer)
         key = self.stream.key
@@ -491,7 +492,7 @@ class Group(Members):
             elif consumer_no == UNOWNED:
                 self.released_count -= count
             else:
-                self._move_count(self._by_no[consumer_no], -count)
+                self._move_count(self.consumers.numbered(consumer_no), -count)
         if owner is None:
             self.released_count += total
         else:
@@ -500,7 +501,7 @@ class Group(Members):
     def _move_one(self, packed: bytes, delivery: Delivery, owner_no: int, consumer: Consumer) -> None:
         """`_assign` an entry of the owner `owner_no`, without writing it."""
         self.pel.move_one(packed, delivery)
-        self._move_count(self._by_no[owner_no], -1)
+        self._move_count(self.consumers.numbered(owner_no), -1)
         consumer.pel_count += 1
 
     def _move_count(self, consumer: Consumer, difference: int) -> None:

@@ -55,26 +55,23 @@ class Groups:
         A group with many consumers stays: to read them again takes longer than all else about it.
         """
         for group in list(self._by_name.values()):
-            if group.has_few_consumers:
+            if group.consumers.are_read_fast:
                 self.let_go_of(group)
 
     def let_go_of(self, group: Group) -> None:
         """Keep the number alone of a group whose rows are written."""
         del self._by_name[group.name]
         self._unread[group.name] = group.group_no
-        group.pel.release()
 
     def release(self) -> int:
         """Let go of all groups, whose rows are written, for good; -> about what their consumers took."""
-        for group in self._by_name.values():
-            group.pel.release()
-        return sum(group.consumer_bytes for group in self._by_name.values())
+        return sum(group.consumers.byte_count for group in self._by_name.values())
 
     def leave(self) -> None:
         """Have what is in memory freed later: the stream is gone."""
         for group in self._by_name.values():
-            if not group.has_few_consumers:
-                group.leave_consumers()
+            if not group.consumers.are_read_fast:
+                group.consumers.leave()
         for objects in (self._by_name, self._unread):
             self.stream.txn.leave(objects)
 
@@ -141,7 +138,7 @@ class Groups:
         txn.dead_rows.add_group(group.group_no, stream.stream_no)
         group.unlist()
         group.forget()
-        group.leave_consumers()
+        group.consumers.leave()
         del self._by_name[group.name]
         stream.group_count -= 1
         stream.touch()

@@ -42,10 +42,6 @@ class Pel(PendingRuns):
         self._change_begins = txn.change_begins
         self._recent: Run | None = None  # the living run of the tables that `standing` found last; None after a change
 
-    def release(self) -> None:
-        """Let go of the group, so that its memory is free at once; not to be used after that."""
-        self._is_alive = bool
-
     def _rows(self, table: str) -> lmdb.Cursor[bytes]:
         young = self._young
         if young.batches or young.changed:

@@ -43,7 +43,7 @@ from riverbed.store.format.pending import (
     owner_prefix,
     time_key,
 )
-from riverbed.store.ids import StreamID, pack_id, unpack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables.ranges import seek, seek_below
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
 
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.tables.view import View
+
+# Numbers of consumers, asked for again each time that they are needed.
+Owners = Callable[[], Iterable[int]]
 
 # Runs read at once.
 _CHUNK: Final = 16
@@ -149,10 +152,10 @@ class PendingRuns:
         """Whether there is a run, dead or alive, with an ID >= start."""
         return self._run_for(pack_id(start)) is not None
 
-    def runs(self, start: StreamID, end: StreamID, owners: Iterable[int]) -> Iterator[Run]:
+    def runs(self, start: StreamID, end: StreamID, owners: Owners) -> Iterator[Run]:
         """The runs with start <= id <= end, in ID order, cut to that range.  They may change during the iteration.
 
-        `owners` are the numbers of the consumers with pending entries; they are needed to skip many dead runs.
+        `owners` gives the numbers of the consumers with pending entries; they are needed to skip many dead runs.
         """
         first, last = pack_id(start), pack_id(end)
         low = self._prefix + first
@@ -179,13 +182,13 @@ class PendingRuns:
             size = _CHUNK
             low = chunk[-1][0] + b"\0"
             if dead > _MAX_DEAD:
-                living = self._next_living(last_in_key(chunk[-1][0]), owners)
+                living = self._next_living(last_in_key(chunk[-1][0]), owners())
                 if living is None:
                     return
                 low, dead = self._prefix + living, 0
 
     def rows(
-        self, start: StreamID, end: StreamID, consumer_no: int | None, owners: Callable[[], Iterable[int]], size: int
+        self, start: StreamID, end: StreamID, consumer_no: int | None, owners: Owners, size: int
     ) -> tuple[list[bytes], StreamID | None]:
         """About `size` rows from `start` on, of one consumer if it is given; -> rows, and where to go on, None if not.
 
@@ -252,7 +255,7 @@ class PendingRuns:
                 ends.append(last_in_key(cursor.key()))
         return min(ends, default=None)
 
-    def last_id(self, owners: Iterable[int]) -> StreamID | None:
+    def last_id(self, owners: Owners) -> StreamID | None:
         """The highest pending ID."""
         cursor = self._rows("pel")
         past = group_prefix(self._group_no + 1)
@@ -271,13 +274,19 @@ class PendingRuns:
             found = cursor.prev()
         lists = self._rows("pel_by_consumer")
         ends = []
-        for consumer_no in (UNOWNED, *owners):
+        for consumer_no in (UNOWNED, *owners()):
             prefix = owner_prefix(self._group_no, consumer_no)
             past = owner_prefix(self._group_no, consumer_no + 1)
             found = lists.prev() if seek(lists, past) else lists.last()
             if found and lists.key().startswith(prefix):
                 ends.append(unpack_id(last_in_key(lists.key())))
         return max(ends, default=None)
+
+    def edges(self, owners: Owners) -> tuple[StreamID, StreamID] | None:
+        """The lowest and the highest pending ID; None when no entry is pending."""
+        first = next(self.runs(MIN_ID, MAX_ID, owners), None)
+        last = self.last_id(owners)
+        return None if first is None or last is None else (unpack_id(first.first), last)
 
     def owned(self, consumer_no: int, start: StreamID, end: StreamID) -> Iterator[Run]:
         """As `runs`, for one living consumer."""

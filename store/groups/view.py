@@ -15,13 +15,11 @@ from riverbed.store.format.groups import (
     ConsumerRow,
     GroupRow,
     consumer_key,
-    decode_consumer_no,
     group_key,
 )
 from riverbed.store.groups.pending_runs import PendingRuns
-from riverbed.store.ids import MAX_ID, MIN_ID
-from riverbed.store.tables.groups import group_rows
-from riverbed.store.tables.ranges import seek
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
+from riverbed.store.tables.groups import consumer_rows, group_rows
 from riverbed.store.tables.view import OpenView
 
 if TYPE_CHECKING:
@@ -41,9 +39,13 @@ class Names:
         self.owners: list[int] = []  # the numbers of consumers that have pending entries
         self._parts: list[list[tuple[bytes, int]]] = []
 
-    def gather(self, named: Iterator[tuple[bytes, int, int]]) -> Generator[None, None, None]:
-        """Add all of `named`: (name, number, pending entries) each."""
+    def gather(
+        self, named: Iterator[tuple[bytes, int, int]], *, only_owners: bool = False
+    ) -> Generator[None, None, None]:
+        """Add all of `named`, or only those that have pending entries: (name, number, pending entries) each."""
         while part := list(islice(named, _SLICE_ROWS)):
+            if only_owners:
+                part = [each for each in part if each[2]]
             self.count += len(part)
             self.owners += [number for _, number, pending in part if pending]
             self._parts.append(sorted([(name, number) for name, number, _ in part], reverse=True))
@@ -76,21 +78,15 @@ class GroupsView:
         yield from names.gather((row.name, group_no, 0) for group_no, row in rows)
         return names
 
-    def consumers(self, group_no: int) -> Generator[None, None, Names]:
-        """The names and numbers of the consumers of a group."""
+    def consumers(self, group_no: int, *, only_owners: bool = False) -> Generator[None, None, Names]:
+        """The names and numbers of the consumers of a group, or of those that have pending entries."""
         names = Names()
-        yield from names.gather(self._consumers(group_no))
+        yield from names.gather(self._consumers(group_no), only_owners=only_owners)
         return names
 
     def _consumers(self, group_no: int) -> Iterator[tuple[bytes, int, int]]:
-        cursor = self._view.new_cursor("groups")
-        prefix = group_key(self._stream_no, group_no)
-        if seek(cursor, prefix + b"\0"):
-            for key, packed in cursor.iternext():
-                if not key.startswith(prefix):
-                    return
-                row = ConsumerRow.unpack(key, packed)
-                yield row.name, decode_consumer_no(key), row.pel_count
+        for number, row in consumer_rows(self._view.new_cursor("groups"), self._stream_no, group_no):
+            yield row.name, number, row.pel_count
 
     def group(self, group_no: int) -> GroupRow:
         key = group_key(self._stream_no, group_no)
@@ -108,14 +104,23 @@ class GroupsView:
 
     def pending_runs(self, group_no: int, consumer_no: int | None, owners: list[int]) -> Iterator[Run]:
         """The runs of pending entries in ID order, of one consumer or, with None, of all; `owners` as of `Names`."""
+        pending = self._pending(group_no)
+        if consumer_no is not None:
+            return _all_of(self.consumer(group_no, consumer_no).pel_count, pending.owned(consumer_no, MIN_ID, MAX_ID))
+        return _all_of(self.group(group_no).pel_count, pending.runs(MIN_ID, MAX_ID, lambda: owners))
 
+    def edges(self, group_no: int, owners: list[int]) -> tuple[StreamID, StreamID]:
+        """The lowest and the highest pending ID of a group that has pending entries.  Raises DamagedRowError."""
+        edges = self._pending(group_no).edges(lambda: owners)
+        if edges is None:
+            raise DamagedRowError("the list of pending entries", self._stream_no)
+        return edges
+
+    def _pending(self, group_no: int) -> PendingRuns:
         def is_alive(number: int) -> bool:
             return self._rows.set_key(consumer_key(self._stream_no, group_no, number))
 
-        pending = PendingRuns(self._view, group_no, is_alive)
-        if consumer_no is not None:
-            return _all_of(self.consumer(group_no, consumer_no).pel_count, pending.owned(consumer_no, MIN_ID, MAX_ID))
-        return _all_of(self.group(group_no).pel_count, pending.runs(MIN_ID, MAX_ID, owners))
+        return PendingRuns(self._view, group_no, is_alive)
 
 
 def _all_of(count: int, runs: Iterator[Run]) -> Iterator[Run]:

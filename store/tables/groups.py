@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import (
     GROUP_KEY_BYTES,
     ConsumerRow,
     GroupRow,
+    consumer_key,
     decode_consumer_no,
     decode_group_no,
     group_key,
 )
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix
 from riverbed.store.format.streams import StreamRow, stream_prefix
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.ranges import seek, seek_below
 
 if TYPE_CHECKING:
     import lmdb
@@ -92,3 +93,34 @@ def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) ->
         if len(key) == GROUP_KEY_BYTES:
             yield group_no, GroupRow.unpack(key, row)
         found = seek(cursor, group_key(stream_no, group_no + 1))
+
+
+def consumer_rows(
+    cursor: lmdb.Cursor[bytes], stream_no: int, group_no: int, first_no: int = 0
+) -> Iterator[tuple[int, ConsumerRow]]:
+    """(consumer_no, row) of the consumers of a group, by number from `first_no` on.
+
+    The cursor is over table `groups`, and must not be moved during the iteration.
+    """
+    prefix = group_key(stream_no, group_no)
+    if seek(cursor, consumer_key(stream_no, group_no, first_no)):
+        for key, row in cursor.iternext():
+            if not key.startswith(prefix):
+                return
+            yield decode_consumer_no(key), ConsumerRow.unpack(key, row)
+
+
+def consumer_row(cursor: lmdb.Cursor[bytes], stream_no: int, group_no: int, consumer_no: int) -> ConsumerRow | None:
+    """The row of a consumer, None when there is none.  Raises DamagedRowError.
+
+    A flipped bit of a key mostly leaves the row where it was, so the rows beside a missing one are looked at.
+    """
+    key = consumer_key(stream_no, group_no, consumer_no)
+    if cursor.set_key(key):
+        return ConsumerRow.unpack(key, cursor.value())
+    is_sound = not cursor.set_range(key) or (cursor.key() > key and ConsumerRow.is_bound(*cursor.item()))
+    if is_sound and seek_below(cursor, key):
+        is_sound = cursor.key() < key and ConsumerRow.is_bound(*cursor.item())
+    if not is_sound:
+        raise DamagedRowError("a consumer's row", stream_no)
+    return None

@@ -14,6 +14,7 @@ from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import CONSUMER_KEY_BYTES
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES
 from riverbed.store.format.pending import group_prefix
+from riverbed.store.groups import known_consumers
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
@@ -248,7 +249,7 @@ def test_a_consumer_with_a_damaged_key_in_its_list_is_an_error(
     assert group is not None
 
     def read_lists() -> None:
-        for consumer in group.consumers.values():
+        for consumer in group.consumers.in_order():
             list(group.pel.owned(consumer.consumer_no, StreamID(0), sid("99-0")))
 
     with pytest.raises(DamagedRowError):
@@ -308,8 +309,13 @@ def test_an_idempotent_entry_is_not_added_again_because_a_bit_of_its_record_has_
         store.kill()
 
 
+@pytest.mark.parametrize("are_many", [False, True])
 @pytest.mark.parametrize("at", [16, 17, 18, 19, -1])
-def test_a_consumer_whose_row_is_damaged_leaves_no_others_out(directory: Path, at: int) -> None:
+def test_a_consumer_whose_row_is_damaged_leaves_no_others_out(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, at: int, are_many: bool
+) -> None:
+    if are_many:
+        monkeypatch.setattr(known_consumers, "FEW_BYTES", 0)
     if at == -1:
         path = directory / STATE_DIRECTORY / DATA_NAME
         path.write_bytes(path.read_bytes().replace(b"Alice", b"Blice"))
@@ -392,7 +398,7 @@ def test_acknowledgements_stay_when_a_row_beside_them_is_damaged(tmp_path: Path,
 def pending_of(store: Store) -> list[tuple[bytes, bytes]]:
     group = store.groups().get(b"g")
     assert group is not None
-    names = {consumer.consumer_no: consumer.name for consumer in group.consumers.values()}
+    names = {consumer.consumer_no: consumer.name for consumer in group.consumers.in_order()}
     return [
         (id_text(unpack_id(packed)), names[run.consumer_no])
         for run in group.pel.runs(MIN_ID, MAX_ID, set(names))

@@ -58,8 +58,10 @@ def test_the_list_of_a_deleted_consumer_has_all_its_entries(store: Store) -> Non
     move(store, "pel_by_consumer", 1, 7, 0x40)
     group = store.groups().get(b"g")
     assert group is not None
+    bob = group.consumers.named(b"Bob")
+    assert bob is not None
     with pytest.raises(DamagedRowError, match="a consumer's list"):
-        group.delete_consumer(group.consumers[b"Bob"])
+        group.delete_consumer(bob)
     store.kill()
 
 

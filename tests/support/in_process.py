@@ -6,6 +6,7 @@ so that what is compared is what a client would see.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,16 @@ class Product:
     def run(self, *words: bytes | str | int) -> Any:
         """`execute`, for hand-written tests."""
         return self.execute([word if isinstance(word, bytes) else str(word).encode() for word in words])
+
+    def undo(self, words: Words) -> None:
+        """Run a command, or its first slice, and take all of it back."""
+        request = self.request
+        request.now_ms, request.db, request.argv = self.clock.now_ms, self.session.db, list(words)
+        with contextlib.suppress(CommandError):
+            reply = client_command(words).handler(request)
+            if isinstance(reply, (SlicedCommand, LongReply)):
+                reply.close()
+        self.engine.rollback(0, self.clock.now_ms)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

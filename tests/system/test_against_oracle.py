@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -26,6 +27,18 @@ from tests.support.scripts.group_commands import GroupCommands, NewerCommands
 from tests.support.scripts.random_commands import FAMILIES, GROUP_COMMANDS, STREAM_COMMANDS, Commands
 
 NODE_MAX_ENTRIES: Final = 4
+# All groups have very many consumers, and let go of them after each command.
+CROWD_BOUNDS: Final = {
+    "groups.known_consumers.FEW_BYTES": 0,
+    "groups.known_consumers.PART": 2,
+    "groups.name_index.HASH_MASK": 1,
+    "groups.view._SLICE_ROWS": 2,
+    "databases.transaction.CACHED_CONSUMER_BYTES": 0,
+}
+CROWD_COMMANDS: Final = (
+    *(b"XADD", b"XGROUP", b"XREADGROUP", b"XACK", b"XCLAIM", b"XAUTOCLAIM", b"XNACK", b"XACKDEL", b"XDELEX", b"XTRIM"),
+    *(b"DEL", b"COPY", b"RENAME"),
+)
 
 
 class PolicyCommands(Commands):
@@ -106,7 +119,11 @@ class GroupMachine(RuleBasedStateMachine):
             if words[0].startswith(b"X") and self.commands.chance(self.commands.wrong):
                 words = self.commands.spoil(words)
             self.subject.check(words)
+            self.after_each()
         self.subject.look()
+
+    def after_each(self) -> None:
+        """What happens between two commands."""
 
     @rule(milliseconds=st.sampled_from([0, 1, 49_000, 100_000, 1_000_000]))
     def let_time_pass(self, milliseconds: int) -> None:
@@ -158,8 +175,45 @@ class PolicyMachine(GroupMachine):
     families = POLICY_FAMILIES
 
 
+class CrowdMachine(GroupMachine):
+    """The same with groups that hold as few of their consumers in memory as they can, whose names are hard to find.
+
+    Commands are taken back as well: nothing of these is left in memory.
+    """
+
+    @initialize()
+    def make_bounds_tiny(self) -> None:
+        self.patches = pytest.MonkeyPatch()
+        for bound, value in CROWD_BOUNDS.items():
+            self.patches.setattr(f"riverbed.store.{bound}", value)
+
+    def after_each(self) -> None:
+        self.subject.product.engine.txn.bound_caches()
+
+    @rule()
+    def take_back(self) -> None:
+        words = self.commands.command()
+        if words[0].upper() in CROWD_COMMANDS:
+            self.subject.product.undo(words)
+            self.subject.look()
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "patches"):
+            self.patches.undo()
+
+
+class CrowdPolicyMachine(CrowdMachine):
+    """The same with delivery policies."""
+
+    vocabulary = PolicyCommands
+    families = POLICY_FAMILIES
+
+
 TestGroups = GroupMachine.TestCase
 TestPolicies = PolicyMachine.TestCase
-TestGroups.settings = TestPolicies.settings = settings(
+TestCrowds = CrowdMachine.TestCase
+TestCrowdsWithPolicies = CrowdPolicyMachine.TestCase
+TestGroups.settings = TestPolicies.settings = TestCrowds.settings = TestCrowdsWithPolicies.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -46,6 +46,7 @@ SIZES: Final = (
     "server.commands.groups.claiming._SLICE_IDS",
     "server.commands.groups.claiming._SLICE_CLAIMS",
     "server.commands.groups.pending.SLICE_IDS",
+    "server.commands.groups.pending._PIECE_ROWS",
     "server.commands.groups.pending._SLICE_ACKS",
     "server.commands.groups.stream_read.SLICE_ENTRIES",
     "server.commands.groups.stream_read._SLICE_HISTORY",
@@ -65,6 +66,8 @@ SIZES: Final = (
     "store.databases.copying.SLICE_ROWS",
     "store.groups.group._SHOW_COST",
     "store.groups.group._MAX_EXAMINED",
+    "store.groups.known_consumers.FEW_BYTES",
+    "store.groups.known_consumers.PART",
     "store.groups.reference_trim._SLICE",
     "store.groups.view._SLICE_ROWS",
     "store.streams.view._SLICE_ROWS",
@@ -134,6 +137,12 @@ def consumers(n: int) -> Iterator[str]:
     yield "XGROUP CREATE s g 0"
     for number in range(n):
         yield f"XGROUP CREATECONSUMER s g c{number}"
+
+
+def busy(n: int) -> Iterator[str]:
+    yield from unread(n)
+    for number in range(n):
+        yield f"XREADGROUP GROUP g c{number} COUNT 1 STREAMS s >"
 
 
 def queued(n: int) -> Iterator[str]:
@@ -225,7 +234,7 @@ ASKED: Final[dict[str, tuple[Lines, str]]] = {
     "RIVERBED LAG": (after(entries, "XGROUP CREATE s g 3-0"), "RIVERBED LAG s g"),
     "XNACK": (pending, "XNACK s g FAIL IDS {n} {ids}"),
     "XPENDING": (pending, "XPENDING s g - + {n}"),
-    "XPENDING of many consumers": (consumers, "XPENDING s g"),
+    "XPENDING of many consumers": (busy, "XPENDING s g"),
     "XRANGE": (entries, "XRANGE s - +"),
     "XREVRANGE": (entries, "XREVRANGE s + -"),
     "XREAD": (entries, "XREAD STREAMS s 0"),

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.groups.consumers import Consumer
     from riverbed.store.groups.group import Group, PendingRun
+    from riverbed.store.groups.known_consumers import Consumer
     from riverbed.store.streams.stream import Stream
 
 BAD_MIN_IDLE: Final = "ERR Invalid min-idle-time argument for {}"

@@ -9,8 +9,8 @@ from riverbed.server.commands.arguments import parse_entry_id, parse_int
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
-from riverbed.store.groups.consumers import NEVER
 from riverbed.store.groups.group import Group
+from riverbed.store.groups.known_consumers import NEVER
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def xgroup_destroy(request: Request) -> int:
 def xgroup_createconsumer(request: Request) -> int:
     """XGROUP CREATECONSUMER key group consumer -> 1, or 0 when there was one."""
     _, group = named_group(request)
-    if request.argv[4] in group.consumers:
+    if group.consumers.named(request.argv[4]) is not None:
         return 0
     group.create_consumer(request.argv[4], request.now_ms)
     return 1
@@ -186,7 +186,7 @@ def xgroup_createconsumer(request: Request) -> int:
 def xgroup_delconsumer(request: Request) -> int:
     """XGROUP DELCONSUMER key group consumer -> how many entries it had pending; no other consumer gets them."""
     _, group = named_group(request)
-    consumer = group.consumers.get(request.argv[4])
+    consumer = group.consumers.named(request.argv[4])
     return 0 if consumer is None else group.delete_consumer(consumer)
 
 
@@ -205,7 +205,7 @@ def xgroup_seen(request: Request) -> int:
     seen_ms, active_ms = (parse_int(word, BAD_TIME) for word in request.argv[5:])
     if seen_ms < 0 or active_ms < NEVER:
         raise CommandError(BAD_TIME)
-    consumer = group.consumers.get(request.argv[4])
+    consumer = group.consumers.named(request.argv[4])
     if consumer is None:
         return 0
     if not request.from_log:

@@ -5,28 +5,41 @@ XSEEN, which only a log contains, is here as well.  Long commands run in slices;
 
 from __future__ import annotations
 
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
 from riverbed.server.commands.groups.groups import find_group, need_group
-from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_pieces, in_slices, parse_in_slices
+from riverbed.server.commands.slices import (
+    SLICE_IDS,
+    first_ids,
+    in_pieces,
+    in_slices,
+    in_turns,
+    parse_in_slices,
+    wait_for_view,
+)
 from riverbed.server.commands.streams.options import parse_range_end, parse_range_start
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.server.protocol.replies import NULL_ARRAY, OK
+from riverbed.server.protocol.replies import NULL_ARRAY, OK, LongReply
 from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.group import ANY_TIME, MAX_COUNT
+from riverbed.store.groups.view import GroupsView
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 from riverbed.store.wire import packed_id
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.groups.consumers import Consumer
+    from riverbed.store.format.groups import ConsumerRow
     from riverbed.store.groups.group import Group, PendingRun
+    from riverbed.store.groups.known_consumers import Consumer
     from riverbed.store.streams.stream import Stream
 
 BAD_MODE: Final = "ERR mode must be SILENT, FAIL, or FATAL"
@@ -37,6 +50,8 @@ IDS_MISSING: Final = "ERR syntax error, expected IDS keyword"
 
 # XPENDING IDLE answers in ID order.  When more runs than this may be idle, it goes through the whole list.
 _FEW_IDLE = 64
+# Consumers in a piece of a summary.
+_PIECE_ROWS = 250
 # IDs to a slice of XACK: 1.2 us each when they were delivered together, 5 when one by one.
 _SLICE_ACKS = 500
 
@@ -176,7 +191,10 @@ def xpending(request: Request) -> Reply:
     """
     argv = request.argv
     if len(argv) == 3:
-        return _pending_summary(need_group(request, argv[1], argv[2])[1])
+        group = need_group(request, argv[1], argv[2])[1]
+        if group.summary is None and group.pel_count and group.consumers.are_many:
+            return in_slices(request, _summarize_many)
+        return _pending_summary(group)
     if not 6 <= len(argv) <= 9:
         raise CommandError(errors.SYNTAX)
     min_idle_ms = 0
@@ -225,7 +243,7 @@ class _Query:
         """Examine the next few thousand entries; -> whether these were all."""
         consumer = None
         if self._owner is not None:
-            consumer = group.consumers.get(self._owner)
+            consumer = group.consumers.named(self._owner)
             if consumer is None:
                 return True
         if self._until_ms is not None:
@@ -271,19 +289,34 @@ def _pending_summary(group: Group) -> Reply:
         edges = group.edges()
         if edges is None:
             return [0, None, None, NULL_ARRAY]
-        consumers = [
-            b"*2\r\n%b%b" % (bulk(name), bulk(b"%d" % consumer.pel_count))
-            for name, consumer in sorted(group.consumers.items())
-            if consumer.pel_count
-        ]
-        head = b"*4\r\n:%d\r\n%b%b%b" % (
-            group.pel_count,
-            id_bulk(edges[0]),
-            id_bulk(edges[1]),
-            array_head(len(consumers)),
-        )
-        group.summary = b"".join([head, *consumers])
+        consumers = [_pending_of(consumer) for consumer in group.consumers.in_order() if consumer.pel_count]
+        group.summary = b"".join([_summary_head(group.pel_count, edges, len(consumers)), *consumers])
     return (group.summary,)
+
+
+def _summarize_many(request: Request) -> Work:
+    """The summary of a group with very many consumers, as of a view."""
+    view = yield from wait_for_view()
+    stream, group = need_group(request, request.argv[1], request.argv[2])
+    if not group.pel_count:
+        return _pending_summary(group)
+    return LongReply(_summary_pieces(GroupsView(view, stream), group.group_no), view.hold())
+
+
+def _summary_pieces(shown: GroupsView, group_no: int) -> Generator[bytes, None, None]:
+    owners = yield from in_turns(shown.consumers(group_no, only_owners=True))
+    yield _summary_head(shown.group(group_no).pel_count, shown.edges(group_no, owners.owners), owners.count)
+    rows = (shown.consumer(group_no, number) for _, number in owners.taken())
+    while piece := [_pending_of(row) for row in islice(rows, _PIECE_ROWS)]:
+        yield b"".join(piece)
+
+
+def _summary_head(count: int, edges: tuple[StreamID, StreamID], owners: int) -> bytes:
+    return b"*4\r\n:%d\r\n%b%b%b" % (count, id_bulk(edges[0]), id_bulk(edges[1]), array_head(owners))
+
+
+def _pending_of(consumer: Consumer | ConsumerRow) -> bytes:
+    return b"*2\r\n%b%b" % (bulk(consumer.name), bulk(b"%d" % consumer.pel_count))
 
 
 # -- the log's own -----------------------------------------------------------------------------------------------------

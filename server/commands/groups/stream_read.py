@@ -24,8 +24,8 @@ from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
-    from riverbed.store.groups.consumers import Consumer
     from riverbed.store.groups.group import Group
+    from riverbed.store.groups.known_consumers import Consumer
     from riverbed.store.streams.stream import Stream
 
 # Entries to a slice: 1.5 us each when they are new, 5 when they change hands.

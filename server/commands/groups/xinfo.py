@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.groups.groups import no_group_of_key
-from riverbed.server.commands.slices import in_slices, wait_for_view
+from riverbed.server.commands.slices import in_slices, in_turns, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
@@ -17,7 +17,7 @@ from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LongReply
 from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.groups.consumers import NEVER, Consumer
+from riverbed.store.groups.known_consumers import NEVER, Consumer
 from riverbed.store.groups.lag import lag
 from riverbed.store.groups.view import GroupsView, Names
 from riverbed.store.ids import MAX_ID, MIN_ID, id_text, unpack_id
@@ -118,14 +118,14 @@ class _ShownGroups:
 
     def groups(self) -> Generator[bytes, None, None]:
         """XINFO GROUPS."""
-        names = yield from _in_turns(self._groups.groups())
+        names = yield from in_turns(self._groups.groups())
         rows = (self._groups.group(group_no) for _, group_no in names.taken())
         yield array_head(names.count)
         yield from self._maps(_group_summary(row, self._lag(row)) for row in rows)
 
     def consumers(self, group_no: int, now_ms: int) -> Generator[bytes, None, None]:
         """XINFO CONSUMERS."""
-        names = yield from _in_turns(self._groups.consumers(group_no))
+        names = yield from in_turns(self._groups.consumers(group_no))
         yield array_head(names.count)
         rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names.taken())
         yield from self._maps(_consumer_summary(row, now_ms) for row in rows)
@@ -139,7 +139,7 @@ class _ShownGroups:
 
     def stream_fully(self, most: int) -> Generator[bytes, None, None]:
         """XINFO STREAM FULL, with up to `most` entries, and pending entries of each group and of each consumer."""
-        groups = yield from _in_turns(self._groups.groups())
+        groups = yield from in_turns(self._groups.groups())
         facts = self._facts
         count = min(self._entries.length, most)
         head = _map_head(len(facts) + 2, self._resp) + _items(facts, self._resp)
@@ -151,7 +151,7 @@ class _ShownGroups:
     def _groups_fully(self, groups: Names, most: int) -> Iterator[bytes]:
         """Each group in parts, of which few take long."""
         for _, group_no in groups.taken():
-            consumers = yield from _in_turns(self._groups.consumers(group_no))
+            consumers = yield from in_turns(self._groups.consumers(group_no))
             row = self._groups.group(group_no)
             facts = _group_facts(row, self._lag(row))
             yield _map_head(len(facts) + 2, self._resp) + _items(facts, self._resp) + bulk(b"pending")
@@ -183,16 +183,6 @@ class _ShownGroups:
             if not count:
                 return
         assert not count, "fewer pending entries than were counted"
-
-
-def _in_turns(names: Generator[None, None, Names]) -> Generator[bytes, None, Names]:
-    """Gather names; each slice ends a turn."""
-    while True:
-        try:
-            next(names)
-        except StopIteration as gathered:
-            return cast("Names", gathered.value)
-        yield b""
 
 
 def _joined(parts: Iterator[bytes]) -> Generator[bytes, None, None]:
@@ -263,7 +253,7 @@ def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
             ]
             for entry in islice(group.pending(), count)
         ],
-        b"consumers": [_describe_consumer(group, consumer, count) for consumer in group.sorted_consumers()],
+        b"consumers": [_describe_consumer(group, consumer, count) for consumer in group.consumers.in_order()],
     }
 
 
@@ -337,7 +327,7 @@ def xinfo_consumers(request: Request) -> Reply:
     _, group = _need_group(request)
     if group.consumer_count > _MANY_ROWS:
         return in_slices(request, _list_many_consumers)
-    return [_consumer_summary(consumer, request.now_ms) for consumer in group.sorted_consumers()]
+    return [_consumer_summary(consumer, request.now_ms) for consumer in group.consumers.in_order()]
 
 
 def _need_group(request: Request) -> tuple[Stream, Group]:

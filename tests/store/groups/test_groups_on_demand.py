@@ -92,7 +92,7 @@ def test_what_consumers_keep_of_a_long_key_is_bounded(store: Store, monkeypatch:
         store.txn.bound_caches()
         group = store.groups(key).get(b"g")
         assert group is not None
-        heads = [(each.claim_head or (b"", b""), each.delivery_head) for each in group.consumers.values()]
+        heads = [(each.claim_head or (b"", b""), each.delivery_head) for each in group.consumers.in_order()]
         assert sum(len(claim[1]) + len(delivery[1]) for claim, delivery in heads) < 2 << 20
     assert len(heads) == 40
 
@@ -108,7 +108,7 @@ def test_the_consumers_of_groups_in_memory_are_bounded_by_bytes(store: Store, mo
         store.checkpoint()
         assert in_memory(store)[-1] == b"g%d" % number
         assert store.txn.consumer_bytes < (1 << 20) + 200 * 2500
-        assert store.txn.consumer_bytes == sum(group.consumer_bytes for group in store.groups()._by_name.values())
+        assert store.txn.consumer_bytes == sum(group.consumers.byte_count for group in store.groups()._by_name.values())
     kept = in_memory(store)
     assert kept == [b"g%d" % number for number in range(10 - len(kept), 10)]
     assert 1 < len(kept) < 10
@@ -140,7 +140,7 @@ def test_a_group_of_very_many_consumers_keeps_them_while_it_is_used(
     assert store.groups()._by_name[b"g"] is group
     for number in range(400):
         store.run("XGROUP", "DELCONSUMER", "s", "g", f"c{number}")
-    assert group.consumer_bytes == 0
+    assert group.consumers.byte_count == 0
 
 
 def in_memory(store: Store) -> list[bytes]:
@@ -148,7 +148,7 @@ def in_memory(store: Store) -> list[bytes]:
 
 
 def described(group: Group) -> tuple[object, ...]:
-    consumers = [(each.name, each.seen_ms, each.pel_count) for each in group.sorted_consumers()]
+    consumers = [(each.name, each.seen_ms, each.pel_count) for each in group.consumers.in_order()]
     return group.row(), consumers, list(group.pending())[:3] == [] or group.pel_count
 
 

@@ -367,7 +367,7 @@ def test_what_has_changed_comes_back_from_the_log_without_being_written(store: S
     assert (store.txn.changed_ids, store.count("pel")) == (4, 1)
     group = store.groups().get(b"g")
     assert group is not None
-    assert {name: consumer.pel_count for name, consumer in group.consumers.items()} == {b"Alice": 5, b"Bob": 3}
+    assert {consumer.name: consumer.pel_count for consumer in group.consumers.in_order()} == {b"Alice": 5, b"Bob": 3}
     assert pending(store) == [1, 3, 4, 5, 6, 7, 8, 9]
 
 

@@ -99,7 +99,7 @@ def wrong_answers(store: Store) -> list[object]:
         )
     if group is not None:
         questions.append(("by age", lambda: sum(len(run) for _, run in group.pel.by_time(b"")), 400))
-        for consumer in group.consumers.values():
+        for consumer in group.consumers.in_order():
             owned = lambda number=consumer.consumer_no: sum(  # noqa: E731
                 len(run) for run in group.pel.owned(number, MIN_ID, MAX_ID)
             )

@@ -263,7 +263,7 @@ def policies(store: Store) -> None:
     store.db.copy(store.stream(b"s"), store.txn.databases[3], b"copy")
     store.clock.now_ms += 10_000
     assert sweep(store.txn, store.clock.now_ms, lambda: False, lambda group: ())
-    assert sorted(group_of(store, b"g").consumers) == [b"Alice", b"Bob"]
+    assert [each.name for each in group_of(store, b"g").consumers.in_order()] == [b"Alice", b"Bob"]
 
 
 CASES: list[Case] = [

@@ -1,4 +1,4 @@
-"""Streams with very many groups or consumers: XINFO shows them in pieces, as it shows a few at once."""
+"""Streams with very many groups or consumers: XINFO and XPENDING show them in pieces, as they show a few at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from riverbed.server.commands.groups import xinfo
 from riverbed.server.execution import sliced_commands
+from riverbed.store.groups import known_consumers
 from tests.support.ticks import Client, Ticks, in_loop
 
 GROUPS = 60
@@ -21,6 +22,7 @@ QUESTIONS = (
     "XINFO STREAM s FULL",
     "XINFO STREAM s FULL COUNT 3",
     "XINFO STREAM s FULL COUNT 0",
+    "XPENDING s g7",
 )
 
 
@@ -45,6 +47,17 @@ async def fill(ticks: Ticks, client: Client) -> None:
     await ticks.ask(client, "XGROUP DESTROY s g9", "XGROUP CREATE other g7 0 MKSTREAM")
 
 
+def count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xinfo, "_MANY_ROWS", 5)
+    monkeypatch.setattr(known_consumers, "FEW_BYTES", 0)
+
+
+def forget(ticks: Ticks) -> None:
+    """Have the groups read again."""
+    ticks.engine.checkpoint()
+    ticks.engine.txn.databases[0].forget_cached()
+
+
 async def answer(client: Client, command: str) -> bytes:
     client.send(command)
     for _ in range(10_000):
@@ -65,7 +78,8 @@ def test_many_are_shown_as_few_are(
         await fill(ticks, client)
         await ticks.ask(client, f"HELLO {resp}")
         at_once = await answer(client, question)
-        monkeypatch.setattr(xinfo, "_MANY_ROWS", 5)
+        count_as_many(monkeypatch)
+        forget(ticks)
         assert await answer(client, question) == at_once
         # in a transaction that only reads, and in one that has changed rows since the last checkpoint
         await ticks.ask(client, "MULTI", question)
@@ -73,6 +87,8 @@ def test_many_are_shown_as_few_are(
         await ticks.ask(client, "MULTI", "XGROUP CREATECONSUMER s g20 new", question)
         in_pieces = await answer(client, "EXEC")
         monkeypatch.setattr(xinfo, "_MANY_ROWS", 1000)
+        monkeypatch.setattr(known_consumers, "FEW_BYTES", 1 << 20)
+        forget(ticks)
         assert in_pieces == b"*2\r\n:1\r\n" + await answer(client, question)
         ticks.close()
 
@@ -83,7 +99,7 @@ def test_many_are_shown_as_few_are(
 def test_others_are_served_while_many_are_shown(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, question: str
 ) -> None:
-    monkeypatch.setattr(xinfo, "_MANY_ROWS", 5)
+    count_as_many(monkeypatch)
 
     async def body() -> None:
         ticks: Ticks = request.getfixturevalue("ticks")
@@ -110,7 +126,7 @@ async def turn() -> None:
 def test_what_happens_to_groups_while_they_are_shown_does_not_show(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, question: str
 ) -> None:
-    monkeypatch.setattr(xinfo, "_MANY_ROWS", 5)
+    count_as_many(monkeypatch)
 
     async def body() -> None:
         ticks: Ticks = request.getfixturevalue("ticks")
