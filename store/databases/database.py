@@ -212,6 +212,10 @@ class Database(Namespace):
         """Bytes of the rows that were appended to lent streams and are in no table."""
         return self._lent.size
 
+    def let_rows_wait(self, max_bytes: int) -> None:
+        """Have up to `max_bytes` of appended rows wait in memory, for one who lets no client wait for a checkpoint."""
+        self._lent.max_bytes = max_bytes
+
     def put_lent_rows(self) -> None:
         """Put the rows of a few of the lent streams into their table."""
         self._lent.put_part(self.take_back)

@@ -30,12 +30,13 @@ BATCH = 16
 class LentStreams:
     """The lent streams of one database, those that were lent first in front."""
 
-    __slots__ = ("_size", "_streams", "_tails", "_turns", "_txn")
+    __slots__ = ("_size", "_streams", "_tails", "_turns", "_txn", "max_bytes")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
         self._tails: dict[bytes, Tail] = {}
         self._streams: dict[bytes, Stream] = {}
+        self.max_bytes = _MAX_BYTES  # of rows that wait
         self._size = 0  # bytes of the rows that wait
         self._turns: list[bytes] = []  # keys whose rows are put into the table next, the last one first
 
@@ -69,7 +70,7 @@ class LentStreams:
         if len(self._tails) > _MAX_STREAMS:
             for key in self.oldest_keys():
                 take_back(key)
-        while self._size > _MAX_BYTES and self._tails:
+        while self._size > self.max_bytes and self._tails:
             self.put_part(take_back)
 
     def put_part(self, take_back: Callable[[bytes], object]) -> None:

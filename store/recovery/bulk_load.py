@@ -8,7 +8,7 @@ Only exactly these forms are loaded, and only in the usual case: IDs that ascend
 left to the command's handler, which decides and refuses.  Nothing is logged, as the commands come from a log.
 
 Measured with entries of four fields and 66 bytes: 1.3 us an XADD against 4.0, 0.5 us a claimed ID against 3.1; with the
-native module, reading included, 0.4 us an XADD of one stream and 2.0 of a thousand, against 1.3 and 2.8.
+native module, reading included, 0.4 us an XADD of one stream and 0.8 of a thousand, against 1.3 and 2.8.
 """
 
 from __future__ import annotations

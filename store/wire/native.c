@@ -32,6 +32,7 @@
 #define MAX_TRIMMED 256         /* by one tail: to delete their rows takes a quarter of a millisecond */
 #define TRIMMED_BYTES 64        /* that an entry to be removed counts as */
 #define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
+#define TAILS_AT_ONCE 8         /* that are looked for, also when the first of them ends the appending */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
 #define ID_BULK_BYTES (ID_TEXT_BYTES + 7)       /* "$41\r\n" and "\r\n" */
@@ -121,24 +122,23 @@ typedef struct {
 
 /* -- checksums ---------------------------------------------------------------------------------------------------- */
 
+#ifdef __GNUC__
+#define prefetch(address) __builtin_prefetch(address, 1)
+#else
+#define prefetch(address) ((void)(address))
+#endif
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #define HAS_CRC_INSTRUCTION __builtin_cpu_supports("sse4.2")
 
 __attribute__((target("sse4.2"))) static uint32_t
 crc_by_instruction(uint32_t crc, const unsigned char *data, size_t size)
 {
-    uint64_t sum = crc, words[4];
+    uint64_t sum = crc, word;
     uint32_t half;
-    for (; size >= sizeof(words); size -= sizeof(words), data += sizeof(words)) {
-        memcpy(words, data, sizeof(words));
-        sum = __builtin_ia32_crc32di(sum, words[0]);
-        sum = __builtin_ia32_crc32di(sum, words[1]);
-        sum = __builtin_ia32_crc32di(sum, words[2]);
-        sum = __builtin_ia32_crc32di(sum, words[3]);
-    }
-    for (; size >= sizeof(words[0]); size -= sizeof(words[0]), data += sizeof(words[0])) {
-        memcpy(words, data, sizeof(words[0]));
-        sum = __builtin_ia32_crc32di(sum, words[0]);
+    for (; size >= sizeof(word); size -= sizeof(word), data += sizeof(word)) {
+        memcpy(&word, data, sizeof(word));
+        sum = __builtin_ia32_crc32di(sum, word);
     }
     crc = (uint32_t)sum;
     if (size >= sizeof(half)) {
@@ -959,6 +959,31 @@ find_tail(State *state, const char *data, const Entry *entry, const Entry *befor
     return NULL;
 }
 
+/* The tails of entries from `at` on, up to one that has none, or the same as that before it, which is `tail`.  They are
+   found a few at once, so that the processor waits for the memory of all of them together: of a thousand streams this
+   takes a quarter off the time of appending.  -> how many; an exception may be set. */
+static int
+find_tails(State *state, const Run *run, Py_ssize_t at, Py_ssize_t first, Tail *tail, PyObject *const *dicts,
+           Tail **tails)
+{
+    const char *data = PyBytes_AsString(run->chunk);
+    int count = 0;
+    for (; at < run->ob_base.ob_size && count < TAILS_AT_ONCE; at++) {
+        const Entry *entry = &run->entries[at];
+        Tail *before = tail;
+        tail = find_tail(state, data, entry, at > first ? entry - 1 : NULL, before, dicts);
+        if (tail == NULL)
+            return PyErr_Occurred() ? 0 : count;
+        tails[count++] = tail;
+        if (tail == before)
+            break;
+        prefetch(tail);
+    }
+    for (int i = 1; i < count; i++)
+        prefetch(tails[i]->rows.data + tails[i]->rows.size);
+    return count;
+}
+
 /* Append entries of a run from `first` on to their tails, until one of them is not so simple.  What the log is given,
    and the replies, are put where `log` and `replies` point; these may be NULL for a run of a log, whose entries keep
    their IDs as they stand there.  -> behind the last one; an exception may be set. */
@@ -968,14 +993,21 @@ append_entries(State *state, const Run *run, Py_ssize_t first, PyObject *const *
 {
     const char *data = PyBytes_AsString(run->chunk);
     Py_ssize_t at = first;
+    Tail *tails[TAILS_AT_ONCE], *tail = NULL;
+    int used = 0, found = 0;
     Millisecond ms = {0};
     ID id;
     int trimmed;
-    Tail *tail = NULL;
-    for (; at < run->ob_base.ob_size; at++) {
+    for (;; at++) {
+        if (used == found) {
+            found = find_tails(state, run, at, first, tail, dicts, tails);
+            used = 0;
+            if (found == 0)
+                break;
+        }
         const Entry *entry = &run->entries[at];
-        tail = find_tail(state, data, entry, at > first ? entry - 1 : NULL, tail, dicts);
-        if (tail == NULL || !takes(tail, entry, now, &id, &trimmed))
+        tail = tails[used++];
+        if (!takes(tail, entry, now, &id, &trimmed))
             break;
         const char *bulk = log == NULL ? data + entry->id : *replies;
         Py_ssize_t bulk_size = log == NULL ? entry->fields - entry->id : format_id(*replies, &ms, id);
