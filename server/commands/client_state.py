@@ -8,8 +8,6 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.wire import Run
-
 if TYPE_CHECKING:
     from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.namespace import Namespace
@@ -31,7 +29,7 @@ def batch_bytes(requests: Requests) -> int:
     """About how much memory several requests take; in C, as there may be a hundred, and more than once a tick."""
     if not requests:
         return 0
-    runs = [one for one in requests if isinstance(one, Run)]
+    runs = [one for one in requests if not isinstance(one, list)]
     words = list(chain.from_iterable([one for one in requests if isinstance(one, list)]))
     in_runs = sum([run.size + _RUN_ENTRY_BYTES * len(run) for run in runs])
     return sum(map(len, words)) + _WORD_BYTES * len(words) + _LIST_BYTES * len(requests) + in_runs

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from riverbed.server.commands import load_commands
+from riverbed.server.commands.groups.mixes import add_and_ack
 from riverbed.server.commands.streams.streams import xadd_run
 from riverbed.server.commands.table import COMMANDS, Command, Flag
 from riverbed.server.errors import CommandError, unknown_subcommand
-from riverbed.store.wire import Run
+from riverbed.server.stats.stats import MixCounters
+from riverbed.store.wire import Mix, Run
 
 if TYPE_CHECKING:
     from riverbed.server.commands.table import Handler
@@ -34,7 +37,7 @@ class FastCommand:
     __slots__ = ("command", "counters", "handler", "is_compound", "is_fast", "least_words", "most_words", "name")
 
     def __init__(self, command: Command, counters: CommandCounters, *, run_handler: Handler | None = None) -> None:
-        """With a `run_handler` it is a run of the command."""
+        """With a `run_handler` it is a run of the command, or a mix that begins with it."""
         self.command = command
         self.counters = counters
         self.handler: Handler = run_handler or command.handler
@@ -45,15 +48,22 @@ class FastCommand:
         self.most_words = command.arity if command.arity >= 0 else _VERY_MANY
 
 
-def fast_commands(stats: Stats) -> dict[bytes | type[Run], FastCommand]:
+# What stands in the place of a request's name -> its command.
+FastCommands = dict[bytes | type[Run] | type[Mix], FastCommand]
+
+
+def fast_commands(stats: Stats) -> FastCommands:
     """The fast path's table, with upper-case and lower-case names; other spellings take the slow path.
 
-    Runs of XADD are under their class, which stands in the place of their name.
+    Runs of XADD, and mixes with XACK, are under their class, which stands in the place of their name.
     """
     load_commands()
     xadd = COMMANDS[b"XADD"]
-    plain: dict[bytes | type[Run], FastCommand] = {
-        Run: FastCommand(xadd, stats.counters(xadd.full_name), run_handler=xadd_run)
+    of_xadd = stats.counters(xadd.full_name)
+    of_mixes = MixCounters(of_xadd, stats.counters(COMMANDS[b"XACK"].full_name))
+    plain: FastCommands = {
+        Run: FastCommand(xadd, of_xadd, run_handler=xadd_run),
+        Mix: FastCommand(xadd, of_mixes, run_handler=partial(add_and_ack, of_mixes)),
     }
     for name, command in COMMANDS.items():
         if not command.subcommands and not command.flags & _SLOW:

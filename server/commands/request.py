@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.tables.view import View
-    from riverbed.store.wire import Run
+    from riverbed.store.wire import Mix, Run
 
 
 class Control(Protocol):
@@ -236,7 +236,7 @@ class Request:
         self.txn = txn
         self.db = session.db
         self.argv: list[bytes] = []
-        self.run: Run | None = None  # in the place of words, when there are none
+        self.run: Run | Mix | None = None  # in the place of words, when there are none
         self.now_ms = 0
         self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
         self.may_block = True

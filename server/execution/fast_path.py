@@ -7,9 +7,9 @@ request passes anyway.  Most requests take it, so work that is the same for many
 from __future__ import annotations
 
 from operator import length_hint
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.dispatch import FastCommand, fast_commands
+from riverbed.server.commands.dispatch import FastCommand, FastCommands, fast_commands
 from riverbed.server.commands.request import Context, Request
 from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.streams.streams import AppendedPart
@@ -19,7 +19,7 @@ from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import Block, LongReply
 from riverbed.store.errors import StateLostError
-from riverbed.store.wire import Run
+from riverbed.store.wire import Mix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.request_queue import Turn as QueueTurn
     from riverbed.server.execution.ticks import Turns
     from riverbed.store.wire import Request as WireRequest
-    from riverbed.store.wire import Requests
+    from riverbed.store.wire import Requests, Run
 
 # Replies after which the client's next request has to wait.
 _WAITS: Final = frozenset((Block, LongReply, SlicedCommand))
@@ -46,7 +46,7 @@ MIN_SECONDS_A_TICK: Final = 0.002
 MAX_SECONDS_OF_WAKING: Final = 0.004
 _NO_WORDS: Final[list[bytes]] = []
 # The commands of clients that may not take the fast path.
-_NOTHING: Final[dict[bytes | type[Run], FastCommand]] = {}
+_NOTHING: Final[FastCommands] = {}
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
 
@@ -145,7 +145,7 @@ class FastPath:
             for argv in waiting:
                 entry = plain.get(argv[0])
                 if entry is None or not entry.least_words <= len(argv) <= entry.most_words:
-                    if isinstance(argv, Run):
+                    if not isinstance(argv, list):
                         count += _take_one_by_one(session, argv, requests, waiting)
                         continue
                     if run_of is not None:
@@ -178,10 +178,10 @@ class FastPath:
                             break
                     run_of, run_count = entry, 1
                 mark = len(logged)
-                if isinstance(argv, Run):
-                    request.argv, request.run = _NO_WORDS, argv
-                else:
+                if isinstance(argv, list):
                     request.argv = argv
+                else:
+                    request.argv, request.run = _NO_WORDS, argv
                 handler = entry.handler
                 try:
                     reply = handler(request)
@@ -190,7 +190,7 @@ class FastPath:
                 except StateLostError:
                     raise
                 except Exception as error:
-                    if isinstance(argv, Run):
+                    if not isinstance(argv, list):
                         self._failures.roll_back(mark)  # the request that cannot be executed fails again
                         run_count -= 1
                         run_of = run_of if run_count else None
@@ -201,12 +201,13 @@ class FastPath:
                 if reply.__class__ is tuple:
                     wire = reply[0]
                 elif reply.__class__ is AppendedPart:
-                    count += _take_next_alone(session, cast("Run", argv), reply.done, requests, waiting)
+                    assert not isinstance(argv, list)
+                    count += _take_next_alone(session, argv, reply.done, requests, waiting)
                     run_count += reply.done - 1
                     if not reply.done:
                         run_of = run_of if run_count else None
                         continue
-                    wire = reply.ids
+                    wire = reply.replies
                 elif reply.__class__ in _WAITS:
                     self._calls.end_command(mark)
                     if reply.__class__ is Block:
@@ -223,16 +224,15 @@ class FastPath:
                     wire = encode(reply, session.resp)
                 out.append(wire)
                 if entry.is_compound:
-                    if isinstance(argv, Run):
-                        if reply.__class__ is tuple:
-                            run_count += len(argv) - 1
-                            count += len(argv) - 1
-                            session.commands_processed += len(argv) - 1
-                    else:
+                    if isinstance(argv, list):
                         if txn.unlogged is not None:
                             txn.end_command()
                         if len(logged) - mark > 1:
                             self._calls.make_atomic(mark)
+                    elif reply.__class__ is tuple:
+                        run_count += len(argv) - 1
+                        count += len(argv) - 1
+                        session.commands_processed += len(argv) - 1
                 if signals:
                     self._blocking.serve()
                     ended = clock()
@@ -263,22 +263,28 @@ class FastPath:
         self._queue.hold_back(session, requests)
 
 
-def _take_one_by_one(session: Session, run: Run, requests: Requests, waiting: Iterator[WireRequest]) -> int:
-    """Put the single requests of a run in its place, before those in `waiting`; -> how many more these are."""
+def _take_one_by_one(session: Session, run: Run | Mix, requests: Requests, waiting: Iterator[WireRequest]) -> int:
+    """Put the single requests of a run or a mix in its place, before those in `waiting`; -> how many more these are."""
     at = len(requests) - length_hint(waiting)
     requests[at:at] = run.requests()
     session.commands_processed += len(run) - 1
     return len(run) - 1
 
 
-def _take_next_alone(session: Session, run: Run, done: int, requests: Requests, waiting: Iterator[WireRequest]) -> int:
+def _take_next_alone(
+    session: Session, run: Run | Mix, done: int, requests: Requests, waiting: Iterator[WireRequest]
+) -> int:
     """Put the request behind the first `done` of a run, and what is left of the run, before those in `waiting`.
 
     -> how many more requests these are, with those that are done.
     """
-    left: Requests = [run.request(done)]
-    if done + 1 < len(run):
-        left.append(run.rest(done + 1))
+    left: Requests = []
+    if isinstance(run, Mix):
+        left.extend(run.requests(done))
+    else:
+        left.append(run.request(done))
+        if done + 1 < len(run):
+            left.append(run.rest(done + 1))
     at = len(requests) - length_hint(waiting)
     requests[at:at] = left
     more = done + len(left) - 1

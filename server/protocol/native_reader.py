@@ -6,10 +6,18 @@ but arrays of bulk strings.  So it may be given any bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from riverbed.store.wire import APPENDED, parse, parse_front
+
+if TYPE_CHECKING:
+    from riverbed.store.wire import Requests
+
+# Given a type: of a log, they return no mixes.
+_parse: Callable[[int, bytes], Requests | None] = parse
+_parse_front: Callable[[int, bytes, Requests], int] = parse_front
 
 
 class NativeReader:
@@ -22,5 +30,5 @@ class NativeReader:
 
     __slots__ = ()
 
-    take_chunk: Final = staticmethod(partial(parse, APPENDED))
-    take_front: Final = staticmethod(partial(parse_front, APPENDED))
+    take_chunk: Final = staticmethod(partial(_parse, APPENDED))
+    take_front: Final = staticmethod(partial(_parse_front, APPENDED))

@@ -132,6 +132,26 @@ class CommandCounters:
         return 0.0
 
 
+class MixCounters(CommandCounters):
+    """Counts calls of two commands that were timed together: of `others` of them, which it is told first, elsewhere."""
+
+    __slots__ = ("_first", "_second", "others")
+
+    def __init__(self, first: CommandCounters, second: CommandCounters) -> None:
+        super().__init__()
+        self._first = first
+        self._second = second
+        self.others = 0
+
+    def record_run(self, calls: int, nanoseconds: int) -> None:
+        others, self.others = self.others, 0
+        share = nanoseconds * others // calls
+        if others:
+            self._second.record_run(others, share)
+        if others < calls:
+            self._first.record_run(calls - others, nanoseconds - share)
+
+
 class Durations:
     """How long one operation of the server took, each time it ran.  Buckets are those of `CommandCounters`."""
 

@@ -399,11 +399,29 @@ class Group(Members):
 
         `texts` are the IDs as the client wrote them, if a client did.  `bulks` are the same IDs as RESP, if known.
         """
+        return len(self._remove(packed_ids, texts, bulks))
+
+    def ack_each(self, packed_ids: list[bytes], bulks: bytes) -> bytes:
+        """As `ack`; -> a byte for each ID in turn: 1 if the entry was pending, else 0."""
+        removed = self._remove(packed_ids, None, bulks)
+        if len(removed) == len(packed_ids):
+            return b"\1" * len(removed)
+        left = iter(removed)
+        following = next(left, b"")
+        acked = bytearray(len(packed_ids))
+        for at, packed in enumerate(packed_ids):
+            if packed == following:
+                acked[at] = 1
+                following = next(left, b"")
+        return bytes(acked)
+
+    def _remove(self, packed_ids: list[bytes], texts: list[bytes] | None, bulks: bytes | None) -> list[bytes]:
+        """-> the IDs of those that were pending, in the order given."""
         if not self.pel_count:
-            return 0
+            return []
         removed, by_owner = self.pel.remove(packed_ids)
         if not removed:
-            return 0
+            return []
         for consumer_no, count in by_owner.items():
             if consumer_no == UNOWNED:
                 self.released_count -= count
@@ -419,7 +437,7 @@ class Group(Members):
         if self._ack_head is None or self._ack_head[0] != key:
             self._ack_head = (key, encode_words([b"XACK", key, self.name]))
         self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._ack_head[1], bulks))
-        return len(removed)
+        return removed
 
     def ack_one(self, packed: bytes, text: bytes) -> int:
         """`ack` one entry, whose canonical ID is `text`.  Logs XACK."""

@@ -28,7 +28,7 @@ from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.position import LogPosition
-from riverbed.store.wire import IS_NATIVE, LOGGED, Request, parse, words_of
+from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, parse, words_of
 
 CHUNK_BYTES: Final = 1 << 20
 FEED_BYTES: Final = 1 << 15
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
     noted it.
     """
 
-    requests: list[Request]
+    requests: list[LoggedRequest]
     end: LogPosition
     time_ms: int | None
     file: str
@@ -401,12 +401,12 @@ class PartReader:
         return total
 
 
-def is_preface(requests: Sequence[Request]) -> bool:
+def is_preface(requests: Sequence[LoggedRequest]) -> bool:
     """Whether a file's first batch only repeats which database is selected, and so may leave the offset alone."""
     return len(requests) == 1 and isinstance(requests[0], list) and requests[0][0].upper() == b"SELECT"
 
 
-def whole_requests() -> Callable[[bytes, int, int], list[Request] | None]:
+def whole_requests() -> Callable[[bytes, int, int], list[LoggedRequest] | None]:
     """A function that parses the requests between two positions, natively if possible; None if they are not whole."""
     return partial(parse, LOGGED) if IS_NATIVE else _HiredisReader().take
 
@@ -419,13 +419,13 @@ class _HiredisReader:
         self._data = b""
         self._is_suspect = False  # hiredis might allocate too much memory for it
 
-    def take(self, data: bytes, start: int, end: int) -> list[Request] | None:
+    def take(self, data: bytes, start: int, end: int) -> list[LoggedRequest] | None:
         if data is not self._data:
             self._data, self._is_suspect = data, logformat.announces_too_much(data)
         if self._is_suspect and logformat.announces_too_much(data[start:end]):
             return None
         parser = self._parser
-        commands: list[Request] = []
+        commands: list[LoggedRequest] = []
         try:
             # Feed pieces: hiredis moves the rest of its buffer after every kilobyte, so that 2.4 MB at once take 50 ms
             # instead of 9.

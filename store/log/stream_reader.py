@@ -21,7 +21,7 @@ from riverbed.store.checksum import crc32c
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.file_reader import is_preface, whole_requests
-from riverbed.store.wire import IS_NATIVE, LOGGED, Request, count_of, parse_front, words_of
+from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, count_of, parse_front, words_of
 
 # A longer batch is parsed as it arrives.
 _SIMPLE_BYTES: Final = 64 << 10
@@ -46,10 +46,10 @@ class StreamedBatch(NamedTuple):
     data: bytes
     covered: int
     command_bytes: int
-    requests: Sequence[Request] | None
+    requests: Sequence[LoggedRequest] | None
     offset: int
 
-    def pieces(self) -> Iterator[Sequence[Request]]:
+    def pieces(self) -> Iterator[Sequence[LoggedRequest]]:
         """The requests, a few at a time.  Raises FrameError when an extension line is malformed."""
         return _parsed_again(self.data, self.covered) if self.requests is None else iter((self.requests,))
 
@@ -226,14 +226,14 @@ class LogStream:
         if self._buffer[start : start + 1] != b"*":
             return 0
         self._found.finish()
-        requests: list[Request] = []
+        requests: list[LoggedRequest] = []
         taken = parse_front(LOGGED, bytes(memoryview(self._buffer)[start : start + _PIECE_BYTES]), requests)
         if taken:
             self._need(start + taken + 1)
             self._frame_at += taken
             self._plain_bytes += taken
             if self._keeps_words:
-                cast("list[Request]", self._found.commands).extend(requests)
+                cast("list[LoggedRequest]", self._found.commands).extend(requests)
         return count_of(requests)
 
     def _parse_on(self, data: bytes, start: int) -> int:
@@ -298,7 +298,7 @@ class LogStream:
         return StreamedBatch(data, mark, self._plain_bytes, requests, after)
 
 
-def _parsed_again(data: bytes, covered: int) -> Iterator[list[Request]]:
+def _parsed_again(data: bytes, covered: int) -> Iterator[list[LoggedRequest]]:
     """The requests in the first `covered` bytes of the sound batch `data`, a piece at a time."""
     found = CommandCollector()
     at = 0
@@ -306,7 +306,7 @@ def _parsed_again(data: bytes, covered: int) -> Iterator[list[Request]]:
         taken = 0
         if IS_NATIVE and found.is_settled:
             piece = data[at : min(at + _PIECE_BYTES, covered)]
-            taken = parse_front(LOGGED, piece, cast("list[Request]", found.commands))
+            taken = parse_front(LOGGED, piece, cast("list[LoggedRequest]", found.commands))
         if taken:
             at += taken
         else:
@@ -323,7 +323,7 @@ def _parsed_again(data: bytes, covered: int) -> Iterator[list[Request]]:
     yield [*found.commands]
 
 
-def _are_requests(requests: list[Request]) -> bool:
+def _are_requests(requests: list[LoggedRequest]) -> bool:
     """Whether the C parser found arrays of words; that of hiredis accepts any RESP."""
     return IS_NATIVE or all(
         isinstance(words, list) and words and all(isinstance(word, bytes) for word in words) for words in requests

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from riverbed.store.databases.database import Database
     from riverbed.store.databases.transaction import WriteTxn
     from riverbed.store.streams.stream import Stream
-    from riverbed.store.wire import Request
+    from riverbed.store.wire import LoggedRequest
 
 # How many rows are collected before LMDB gets them.
 _MAX_ROWS: Final = 1024
@@ -44,7 +44,7 @@ _REWRITTEN: Final = 6  # words behind the IDs of an XCLAIM
 _LOGGED: Final = 8
 
 
-def load_run(txn: WriteTxn, commands: list[Request], at: int) -> int:
+def load_run(txn: WriteTxn, commands: list[LoggedRequest], at: int) -> int:
     """Load `commands` from `at` on as far as they are simple; -> the index of the first that is not.
 
     When only the first entries of a run are simple, the rest of the run replaces it in `commands`.
@@ -65,7 +65,7 @@ def load_run(txn: WriteTxn, commands: list[Request], at: int) -> int:
 # -- XADD --------------------------------------------------------------------------------------------------------------
 
 
-def _append_runs(db: Database, commands: list[Request], at: int) -> int:
+def _append_runs(db: Database, commands: list[LoggedRequest], at: int) -> int:
     put = db.txn.appender.putmulti
     rows: list[tuple[bytes, bytes]] = []
     for run in islice(commands, at, None):
@@ -106,7 +106,7 @@ def _append_run(db: Database, run: Run, rows: list[tuple[bytes, bytes]]) -> int:
     return loaded
 
 
-def _append_words(db: Database, commands: Sequence[Request], at: int) -> int:
+def _append_words(db: Database, commands: Sequence[LoggedRequest], at: int) -> int:
     txn = db.txn
     put = txn.appender.putmulti
     node_max_entries, node_max_bytes = txn.node_max_entries, txn.node_max_bytes

@@ -20,7 +20,7 @@ from riverbed.store.log.reader import Batch, TornTail
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, ignore
 from riverbed.store.recovery.bulk_load import load_run
-from riverbed.store.wire import Request, Run, count_of
+from riverbed.store.wire import LoggedRequest, Run, count_of
 
 EXECUTING: Final = "executing the log"
 VERIFYING: Final = "verifying the log"
@@ -152,7 +152,9 @@ def replaying(
     yield done
 
 
-def execute_requests(txn: WriteTxn, execute: Execute, requests: Sequence[Request], *, is_foreign: bool = False) -> int:
+def execute_requests(
+    txn: WriteTxn, execute: Execute, requests: Sequence[LoggedRequest], *, is_foreign: bool = False
+) -> int:
     """Execute requests of a log in order; -> how many were refused, which only those of a foreign log may be.
 
     Raises ReplayError, which does not name the place; those before it are executed then.

@@ -1,6 +1,7 @@
 """Requests and runs of XADD, cut out of their own bytes; a run then becomes rows, log lines and replies.
 
-    parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs
+    parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs, or mixes in
+                          that of XADDs and XACKs
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
     load                  the same for a run out of a log -> rows
     expand_one            the same for a single entry
@@ -36,6 +37,9 @@ __all__ = [
     "NO_RUNS",
     "SEAL_BYTES",
     "SEAL_MARK",
+    "LoggedRequest",
+    "LoggedRequests",
+    "Mix",
     "Request",
     "Requests",
     "Run",
@@ -81,6 +85,7 @@ IS_NATIVE: Final = _has_native()
 
 if TYPE_CHECKING or IS_NATIVE:
     from riverbed.store.wire.native import (
+        Mix,
         Run,
         Tail,
         append,
@@ -108,6 +113,7 @@ if TYPE_CHECKING or IS_NATIVE:
     )
 else:
     from riverbed.store.wire.reference import (
+        Mix,
         Run,
         Tail,
         append,
@@ -134,15 +140,17 @@ else:
         unseal_pairs,
     )
 
-Request = list[bytes] | Run
+LoggedRequest = list[bytes] | Run
+LoggedRequests = list[LoggedRequest]
+Request = LoggedRequest | Mix
 Requests = list[Request]
 
 
 def count_of(requests: Sequence[Request]) -> int:
     """How many requests these are, those of runs among them."""
-    return sum([len(one) if isinstance(one, Run) else 1 for one in requests])
+    return sum([1 if isinstance(one, list) else len(one) for one in requests])
 
 
-def words_of(requests: Requests) -> list[list[bytes]]:
+def words_of(requests: Sequence[Request]) -> list[list[bytes]]:
     """The requests as lists of words, those of runs as well."""
-    return [words for one in requests for words in (one.requests() if isinstance(one, Run) else [one])]
+    return [words for one in requests for words in ([one] if isinstance(one, list) else one.requests())]

@@ -25,10 +25,12 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 14            /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 15            /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
+#define XACK_WORDS 4            /* XACK key group id */
+#define ACK_REPLY_BYTES 4       /* ":1\r\n" */
 #define MAX_TRIMMED 256         /* by one tail: to delete their rows takes a quarter of a millisecond */
 #define TRIMMED_BYTES 64        /* that an entry to be removed counts as */
 #define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
@@ -77,6 +79,22 @@ typedef struct {
     Entry entries[1];
 } Run;
 
+/* One XACK of one entry: where it and the word of its ID stand in the chunk; the XADDs before it. */
+typedef struct {
+    Py_ssize_t start, id_word, end;
+    Py_ssize_t before;
+    ID id;
+} Ack;
+
+/* XADDs, and XACKs of one group of one stream. */
+typedef struct {
+    PyObject_VAR_HEAD           /* the size is the number of XACKs */
+    PyObject *chunk;
+    Run *adds;                  /* NULL when there is none */
+    Py_ssize_t key, key_length, group, group_length;
+    Ack acks[1];
+} Mix;
+
 /* Bytes that are appended to; they grow as needed. */
 typedef struct {
     char *data;
@@ -117,7 +135,7 @@ typedef struct {
 } Tail;
 
 typedef struct {
-    PyTypeObject *run_type, *tail_type, *rows_type;
+    PyTypeObject *run_type, *mix_type, *tail_type, *rows_type;
 } State;
 
 /* -- checksums ---------------------------------------------------------------------------------------------------- */
@@ -449,34 +467,118 @@ take_words(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, PyObjec
     return at;
 }
 
-/* The XADD at `start` and its neighbours, as a run; out of a log, those of the same key and number of words.
-   -> as `take_words`. */
+static Run *
+make_run(State *state, PyObject *chunk, const Entry *entries, Py_ssize_t count)
+{
+    Run *made = (Run *)PyType_GenericAlloc(state->run_type, count);
+    if (made != NULL) {
+        made->chunk = Py_NewRef(chunk);
+        memcpy(made->entries, entries, (size_t)count * sizeof(Entry));
+    }
+    return made;
+}
+
+/* The XADD at `start` of a log and its neighbours of the same key and number of words, as a run.  -> as `take_words`. */
 static Py_ssize_t
-take_run(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int runs, PyObject **run)
+take_logged_run(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, PyObject **run)
 {
     const char *data = PyBytes_AsString(chunk);
     Entry entries[RUN_ENTRIES];
-    Py_ssize_t at = take_xadd(data, start, end, runs, &entries[0]);
+    Py_ssize_t at = take_xadd(data, start, end, LOGGED, &entries[0]);
     if (at < 0)
         return -1;
     Py_ssize_t count = 1, found;
-    /* In a log, neighbours that begin with the same bytes up to the ID are a run of one key, without others. */
-    Py_ssize_t shared = runs == LOGGED ? entries[0].id - start : 0;
+    /* Neighbours that begin with the same bytes up to the ID are a run of one key, without others. */
+    Py_ssize_t shared = entries[0].id - start;
     if (end - at <= shared || memcmp(data + at, data + start, (size_t)shared))
         shared = 0;
     while (count < RUN_ENTRIES && end - at > shared && !memcmp(data + at, data + start, (size_t)shared)) {
-        found = take_xadd(data, at, end, runs, &entries[count]);
+        found = take_xadd(data, at, end, LOGGED, &entries[count]);
         if (found < 0)
             break;
         count++;
         at = found;
     }
-    Run *made = (Run *)PyType_GenericAlloc(state->run_type, count);
-    if (made == NULL)
+    *run = (PyObject *)make_run(state, chunk, entries, count);
+    return *run == NULL ? -1 : at;
+}
+
+/* An XACK of one entry; of the group that `mix` is of, unless it is the first.  -> the byte behind it; -1 for anything
+   else. */
+static Py_ssize_t
+take_xack(const char *data, Py_ssize_t start, Py_ssize_t end, int is_first, Mix *mix, Ack *ack)
+{
+    Py_ssize_t count, key, key_length, group, group_length, word, length;
+    Py_ssize_t at = take_head(data, start, end, &count);
+    if (at < 0 || count != XACK_WORDS || end - at < 10)
         return -1;
+    if (memcmp(data + at, "$4\r\nXACK\r\n", 10) && memcmp(data + at, "$4\r\nxack\r\n", 10))
+        return -1;
+    at = take_closed_word(data, at + 10, end, &key, &key_length);
+    if (at >= 0)
+        at = take_closed_word(data, at, end, &group, &group_length);
+    if (at < 0)
+        return -1;
+    if (is_first) {
+        mix->key = key;
+        mix->key_length = key_length;
+        mix->group = group;
+        mix->group_length = group_length;
+    } else if (key_length != mix->key_length || group_length != mix->group_length ||
+               memcmp(data + key, data + mix->key, (size_t)key_length) ||
+               memcmp(data + group, data + mix->group, (size_t)group_length))
+        return -1;
+    ack->start = start;
+    ack->id_word = at;
+    ack->end = take_closed_word(data, at, end, &word, &length);
+    return ack->end < 0 || parse_id(data, word, length, 0, &ack->id) ? -1 : ack->end;
+}
+
+/* The XADD at `start` and its neighbours, as a run, or, if XACKs are among them, as a mix.  A single XACK is neither.
+   -> as `take_words`. */
+static Py_ssize_t
+take_appended(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, PyObject **request)
+{
+    const char *data = PyBytes_AsString(chunk);
+    Entry entries[RUN_ENTRIES];
+    Ack acks[RUN_ENTRIES];
+    Mix names;                  /* of the first XACK */
+    names.key = names.key_length = names.group = names.group_length = 0;
+    Py_ssize_t at = start, count = 0, acked = 0;
+    while (at < end && count + acked < RUN_ENTRIES) {
+        Py_ssize_t found = take_xadd(data, at, end, APPENDED, &entries[count]);
+        if (found >= 0)
+            count++;
+        else {
+            found = take_xack(data, at, end, acked == 0, &names, &acks[acked]);
+            if (found < 0)
+                break;
+            acks[acked++].before = count;
+        }
+        at = found;
+    }
+    if (count + acked < 1 + (acked > 0))
+        return -1;
+    Run *adds = count > 0 ? make_run(state, chunk, entries, count) : NULL;
+    if (count > 0 && adds == NULL)
+        return -1;
+    if (acked == 0) {
+        *request = (PyObject *)adds;
+        return at;
+    }
+    Mix *made = (Mix *)PyType_GenericAlloc(state->mix_type, acked);
+    if (made == NULL) {
+        Py_XDECREF((PyObject *)adds);
+        return -1;
+    }
     made->chunk = Py_NewRef(chunk);
-    memcpy(made->entries, entries, (size_t)count * sizeof(Entry));
-    *run = (PyObject *)made;
+    made->adds = adds;
+    made->key = names.key;
+    made->key_length = names.key_length;
+    made->group = names.group;
+    made->group_length = names.group_length;
+    memcpy(made->acks, acks, (size_t)acked * sizeof(Ack));
+    *request = (PyObject *)made;
     return at;
 }
 
@@ -490,7 +592,8 @@ take_requests(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, i
         PyObject *request = NULL;
         Py_ssize_t next = -1;
         if (runs != NO_RUNS)
-            next = take_run(state, chunk, at, end, runs, &request);
+            next = runs == APPENDED ? take_appended(state, chunk, at, end, &request)
+                                    : take_logged_run(state, chunk, at, end, &request);
         if (next < 0 && !PyErr_Occurred())
             next = take_words(data, at, end, runs, &request);
         if (next < 0)
@@ -2300,13 +2403,8 @@ run_rest(PyObject *self, PyObject *argument)
     Py_ssize_t at = position_argument(argument, run->ob_base.ob_size - 1);
     if (at < 0)
         return NULL;
-    Py_ssize_t count = run->ob_base.ob_size - at;
-    Run *rest = (Run *)PyType_GenericAlloc(Py_TYPE(self), count);
-    if (rest == NULL)
-        return NULL;
-    rest->chunk = Py_NewRef(run->chunk);
-    memcpy(rest->entries, run->entries + at, (size_t)count * sizeof(Entry));
-    return (PyObject *)rest;
+    State *state = PyType_GetModuleState(Py_TYPE(self));
+    return (PyObject *)make_run(state, run->chunk, run->entries + at, run->ob_base.ob_size - at);
 }
 
 static Py_ssize_t
@@ -2393,6 +2491,254 @@ static PyType_Spec run_spec = {
     .itemsize = sizeof(Entry),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = run_slots,
+};
+
+/* -- mixes -------------------------------------------------------------------------------------------------------- */
+
+static Py_ssize_t
+add_count(const Mix *mix)
+{
+    return mix->adds == NULL ? 0 : mix->adds->ob_base.ob_size;
+}
+
+/* Append the requests of a mix from number `first` to `last` to `requests`, if that is not NULL.  -> the last of them;
+   NULL with an exception set. */
+static PyObject *
+mix_words(const Mix *mix, Py_ssize_t first, Py_ssize_t last, PyObject *requests)
+{
+    Py_ssize_t added = 0, acked = 0;
+    PyObject *words = NULL;
+    for (Py_ssize_t at = 0; at <= last; at++) {
+        Py_ssize_t start, end;
+        if (acked < mix->ob_base.ob_size && mix->acks[acked].before <= added) {
+            start = mix->acks[acked].start;
+            end = mix->acks[acked++].end;
+        } else {
+            start = mix->adds->entries[added].start;
+            end = mix->adds->entries[added++].end;
+        }
+        if (at < first)
+            continue;
+        Py_CLEAR(words);
+        if (take_words(PyBytes_AsString(mix->chunk), start, end, NO_RUNS, &words) < 0 ||
+            (requests != NULL && PyList_Append(requests, words))) {
+            Py_XDECREF(words);
+            return NULL;
+        }
+    }
+    return words;
+}
+
+PyDoc_STRVAR(mix_requests_doc, "requests(first=0) -> the requests from number `first` on, as lists of words, in order");
+
+static PyObject *
+mix_requests(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    const Mix *mix = (const Mix *)self;
+    Py_ssize_t last = add_count(mix) + mix->ob_base.ob_size - 1, first = 0;
+    if (count > 0) {
+        if (!has_count("requests", count, 1))
+            return NULL;
+        first = position_argument(args[0], last);
+        if (first < 0)
+            return NULL;
+    }
+    PyObject *requests = PyList_New(0);
+    if (requests == NULL)
+        return NULL;
+    PyObject *words = mix_words(mix, first, last, requests);
+    if (words == NULL)
+        Py_CLEAR(requests);
+    Py_XDECREF(words);
+    return requests;
+}
+
+PyDoc_STRVAR(mix_request_doc, "request(at) -> request number `at`, which there is, as a list of words");
+
+static PyObject *
+mix_request(PyObject *self, PyObject *argument)
+{
+    const Mix *mix = (const Mix *)self;
+    Py_ssize_t at = position_argument(argument, add_count(mix) + mix->ob_base.ob_size - 1);
+    return at < 0 ? NULL : mix_words(mix, at, at, NULL);
+}
+
+PyDoc_STRVAR(mix_acks_before_doc, "acks_before(added) -> how many XACKs there are in front of XADD number `added`, or of the end");
+
+static PyObject *
+mix_acks_before(PyObject *self, PyObject *argument)
+{
+    const Mix *mix = (const Mix *)self;
+    Py_ssize_t added = position_argument(argument, add_count(mix));
+    if (added < 0)
+        return NULL;
+    Py_ssize_t acked = 0;
+    while (acked < mix->ob_base.ob_size && mix->acks[acked].before <= added)
+        acked++;
+    return PyLong_FromSsize_t(acked);
+}
+
+PyDoc_STRVAR(mix_acks_doc, "acks(count) -> (packed IDs, the same as bulk strings) of the first XACKs");
+
+static PyObject *
+mix_acks(PyObject *self, PyObject *argument)
+{
+    const Mix *mix = (const Mix *)self;
+    Py_ssize_t count = position_argument(argument, mix->ob_base.ob_size);
+    if (count < 0)
+        return NULL;
+    Py_ssize_t size = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        size += mix->acks[i].end - mix->acks[i].id_word;
+    PyObject *packed = PyList_New(count);
+    PyObject *bulks = PyBytes_FromStringAndSize(NULL, size);
+    if (packed == NULL || bulks == NULL)
+        goto failed;
+    char *to = PyBytes_AsString(bulks);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const Ack *ack = &mix->acks[i];
+        PyObject *id = id_bytes(ack->id);
+        if (id == NULL || PyList_SetItem(packed, i, id))
+            goto failed;
+        to = put_bytes(to, PyBytes_AsString(mix->chunk) + ack->id_word, ack->end - ack->id_word);
+    }
+    return Py_BuildValue("NN", packed, bulks);
+failed:
+    Py_XDECREF(packed);
+    Py_XDECREF(bulks);
+    return NULL;
+}
+
+PyDoc_STRVAR(mix_replies_doc,
+"replies(ids, acked) -> the replies in the order of the requests\n\n"
+"`ids` are the bulk strings that answer the first XADDs, `acked` has a byte for each of the first XACKs.");
+
+static PyObject *
+mix_replies(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    const Mix *mix = (const Mix *)self;
+    if (!has_count("replies", count, 2))
+        return NULL;
+    const char *ids = bytes_argument(args[0], -1), *acked = bytes_argument(args[1], -1);
+    if (ids == NULL || acked == NULL)
+        return NULL;
+    Py_ssize_t size = PyBytes_Size(args[0]), acks = PyBytes_Size(args[1]);
+    if (acks > mix->ob_base.ob_size) {
+        PyErr_SetString(PyExc_ValueError, "more answers than XACKs");
+        return NULL;
+    }
+    PyObject *replies = PyBytes_FromStringAndSize(NULL, size + acks * ACK_REPLY_BYTES);
+    if (replies == NULL)
+        return NULL;
+    char *to = PyBytes_AsString(replies);
+    Py_ssize_t at = 0, added = 0, word, length;
+    for (Py_ssize_t i = 0; i <= acks; i++) {
+        Py_ssize_t until = i < acks ? mix->acks[i].before : add_count(mix), from = at;
+        for (; added < until && at < size; added++) {
+            at = take_word(ids, at, size, &word, &length);
+            if (at < 0) {
+                Py_DECREF(replies);
+                PyErr_SetString(PyExc_ValueError, "not the bulk strings of IDs");
+                return NULL;
+            }
+        }
+        to = put_bytes(to, ids + from, at - from);
+        if (i < acks)
+            to = put_bytes(to, acked[i] ? ":1\r\n" : ":0\r\n", ACK_REPLY_BYTES);
+    }
+    if (at < size) {
+        Py_DECREF(replies);
+        PyErr_SetString(PyExc_ValueError, "more answers than XADDs");
+        return NULL;
+    }
+    return replies;
+}
+
+static Py_ssize_t
+mix_length(PyObject *self)
+{
+    const Mix *mix = (const Mix *)self;
+    return add_count(mix) + mix->ob_base.ob_size;
+}
+
+static void
+mix_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    Py_XDECREF(((Mix *)self)->chunk);
+    Py_XDECREF((PyObject *)((Mix *)self)->adds);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef mix_methods[] = {
+    {"requests", (PyCFunction)(void (*)(void))mix_requests, METH_FASTCALL, mix_requests_doc},
+    {"request", mix_request, METH_O, mix_request_doc},
+    {"acks_before", mix_acks_before, METH_O, mix_acks_before_doc},
+    {"acks", mix_acks, METH_O, mix_acks_doc},
+    {"replies", (PyCFunction)(void (*)(void))mix_replies, METH_FASTCALL, mix_replies_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *
+mix_adds(PyObject *self, void *Py_UNUSED(closure))
+{
+    Run *adds = ((const Mix *)self)->adds;
+    return Py_NewRef(adds == NULL ? Py_None : (PyObject *)adds);
+}
+
+static PyObject *
+mix_key(PyObject *self, void *Py_UNUSED(closure))
+{
+    const Mix *mix = (const Mix *)self;
+    return PyBytes_FromStringAndSize(PyBytes_AsString(mix->chunk) + mix->key, mix->key_length);
+}
+
+static PyObject *
+mix_group(PyObject *self, void *Py_UNUSED(closure))
+{
+    const Mix *mix = (const Mix *)self;
+    return PyBytes_FromStringAndSize(PyBytes_AsString(mix->chunk) + mix->group, mix->group_length);
+}
+
+static PyObject *
+mix_size(PyObject *self, void *Py_UNUSED(closure))
+{
+    const Mix *mix = (const Mix *)self;
+    const Ack *last = &mix->acks[mix->ob_base.ob_size - 1];
+    Py_ssize_t start = mix->acks[0].start, end = last->end;
+    if (mix->adds != NULL) {
+        start = Py_MIN(start, mix->adds->entries[0].start);
+        end = Py_MAX(end, mix->adds->entries[add_count(mix) - 1].end);
+    }
+    return PyLong_FromSsize_t(end - start);
+}
+
+static PyGetSetDef mix_getters[] = {
+    {"adds", mix_adds, NULL, "the XADDs, None when there is none", NULL},
+    {"key", mix_key, NULL, "of the XACKs", NULL},
+    {"group", mix_group, NULL, "of the XACKs", NULL},
+    {"size", mix_size, NULL, "bytes of the requests", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot mix_slots[] = {
+    {Py_tp_doc, "XADDs, and XACKs of one group, that are neighbours in a chunk."},
+    {Py_tp_dealloc, mix_dealloc},
+    {Py_tp_methods, mix_methods},
+    {Py_tp_getset, mix_getters},
+    {Py_sq_length, mix_length},
+    {Py_sq_item, run_item},
+    {0, NULL},
+};
+
+static PyType_Spec mix_spec = {
+    .name = "riverbed.store.wire.native.Mix",
+    .basicsize = offsetof(Mix, acks),
+    .itemsize = sizeof(Ack),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = mix_slots,
 };
 
 static PyObject *
@@ -2531,6 +2877,9 @@ fill_module(PyObject *module)
     state->run_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &run_spec, NULL);
     if (state->run_type == NULL || PyModule_AddType(module, state->run_type) < 0)
         return -1;
+    state->mix_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &mix_spec, NULL);
+    if (state->mix_type == NULL || PyModule_AddType(module, state->mix_type) < 0)
+        return -1;
     state->tail_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &tail_spec, NULL);
     if (state->tail_type == NULL || PyModule_AddType(module, state->tail_type) < 0)
         return -1;
@@ -2546,6 +2895,7 @@ traverse_module(PyObject *module, visitproc visit, void *arg)
 {
     State *state = PyModule_GetState(module);
     Py_VISIT(state->run_type);
+    Py_VISIT(state->mix_type);
     Py_VISIT(state->tail_type);
     Py_VISIT(state->rows_type);
     return 0;
@@ -2556,6 +2906,7 @@ clear_module(PyObject *module)
 {
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->run_type);
+    Py_CLEAR(state->mix_type);
     Py_CLEAR(state->tail_type);
     Py_CLEAR(state->rows_type);
     return 0;

@@ -11,6 +11,8 @@ by CR LF, all numbers canonical and of 64 bits, lengths of nine digits at most
                                             with APPENDED, of any keys, as clients send it, also in lower case
     XADD key ms-seq field value ...         with LOGGED, of one key and as many words each
 
+If XACKs of one entry of one group of one stream are among the former, they become a `Mix`, and so do two such XACKs.
+
     *7\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n ...
     ^ start                        ^ id      ^ fields                ^ end
 
@@ -31,7 +33,7 @@ from typing import Any, Final, NamedTuple
 from riverbed.store.checksum import crc32c
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 14
+INTERFACE: Final = 15
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -39,6 +41,7 @@ LOGGED: Final = 2
 
 _MIN_WORD_BYTES: Final = len(b"$0\r\n\r\n")
 _MIN_XADD_WORDS: Final = 5
+_XACK_WORDS: Final = 4
 _RUN_ENTRIES: Final = 256
 _MAX_TRIMMED: Final = 256
 _TRIMMED_BYTES: Final = 64
@@ -66,6 +69,7 @@ _NO_ID: Final = bytes(_ID_BYTES)
 _NO_TIME: Final = bytes(8)
 
 Rows = list[tuple[bytes, bytes]]
+Requests = list["list[bytes] | Run | Mix"]
 # Owner, delivery time, delivery count; the owner 0 is none, and the time is then the number of the release.
 Delivery = tuple[int, int, int]
 _Piece = tuple[Delivery, list[bytes]]  # a run: its delivery and its IDs
@@ -158,25 +162,18 @@ class Run:
 
     def request(self, at: int) -> list[bytes]:
         """The request of entry `at` as a list of words.  ValueError when there is no such entry."""
-        self._check(at)
-        requests: list[list[bytes] | Run] = []
-        _take_words(self._chunk, self.entries[at].start, self.entries[at].end, requests)
-        [words] = [request for request in requests if isinstance(request, list)]
-        return words
+        _checked(at, len(self) - 1)
+        return _words_at(self._chunk, self.entries[at].start, self.entries[at].end)[0]
 
     def entry(self, at: int) -> tuple[bytes, int]:
         """-> (key, bytes of fields) of entry `at`.  ValueError when there is no such entry."""
-        self._check(at)
+        _checked(at, len(self) - 1)
         return self.entries[at].key, self.entries[at].size
 
     def rest(self, at: int) -> Run:
         """The run from entry `at` on.  ValueError when there is no such entry."""
-        self._check(at)
+        _checked(at, len(self) - 1)
         return Run(self._chunk, self.entries[at:])
-
-    def _check(self, at: int) -> None:
-        if not 0 <= at < len(self):
-            raise ValueError(f"{at} is not from 0 to {len(self) - 1}")
 
     def fitting(self, at: int, most: int, room: int) -> list[Entry]:
         """The entries from `at` on, `most` of them, whose fields have less than `room` bytes together."""
@@ -197,10 +194,108 @@ class Run:
         return self._chunk[entry.id : entry.fields]
 
 
+class Ack(NamedTuple):
+    """One XACK of one entry: where it stands in its chunk, how many XADDs come before it, and its ID."""
+
+    start: int
+    end: int
+    before: int
+    packed: bytes
+    text: bytes
+
+
+class Mix:
+    """XADDs, and XACKs of one group, that are neighbours in a chunk: what a worker sends that passes entries on.
+
+    An XACK changes nothing that an XADD looks at, and the other way round.  So the XADDs may be executed together, and
+    the XACKs behind them, if the replies come in the order of the requests.  Among requests it passes for one, like a
+    run.
+    """
+
+    __slots__ = ("_acks", "_chunk", "adds", "group", "key")
+
+    def __init__(self, chunk: bytes, adds: list[Entry], key: bytes, group: bytes, acks: list[Ack]) -> None:
+        self._chunk = chunk
+        self._acks = acks
+        self.adds = Run(chunk, adds) if adds else None
+        self.key = key  # of the XACKs
+        self.group = group
+
+    def __len__(self) -> int:
+        return self._add_count + len(self._acks)
+
+    def __getitem__(self, index: int) -> type[Mix]:
+        if index:
+            raise IndexError("a mix has no words")
+        return type(self)
+
+    @property
+    def _add_count(self) -> int:
+        return 0 if self.adds is None else len(self.adds)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the requests."""
+        places = self._places()
+        return places[-1][1] - places[0][0]
+
+    def _places(self) -> list[tuple[int, int]]:
+        entries = [] if self.adds is None else self.adds.entries
+        return sorted([(entry.start, entry.end) for entry in entries] + [(ack.start, ack.end) for ack in self._acks])
+
+    def requests(self, first: int = 0) -> list[list[bytes]]:
+        """The requests from number `first` on, as lists of words, in order.  ValueError when there is no such one."""
+        return [self.request(at) for at in range(_checked(first, len(self) - 1), len(self))]
+
+    def request(self, at: int) -> list[bytes]:
+        """Request number `at` as a list of words.  ValueError when there is no such request."""
+        start, end = self._places()[_checked(at, len(self) - 1)]
+        return _words_at(self._chunk, start, end)[0]
+
+    def acks_before(self, added: int) -> int:
+        """How many XACKs there are in front of XADD number `added`, or of the end."""
+        _checked(added, self._add_count)
+        return sum(ack.before <= added for ack in self._acks)
+
+    def acks(self, count: int) -> tuple[list[bytes], bytes]:
+        """-> (packed IDs, the same as bulk strings) of the first XACKs.  ValueError when there are not so many."""
+        acks = self._acks[: _checked(count, len(self._acks))]
+        return [ack.packed for ack in acks], b"".join([b"$%d\r\n%b\r\n" % (len(ack.text), ack.text) for ack in acks])
+
+    def replies(self, ids: bytes, acked: bytes) -> bytes:
+        """The replies in the order of the requests.
+
+        `ids` are the bulk strings that answer the first XADDs, `acked` has a byte for each of the first XACKs: 1 if the
+        entry was pending.  ValueError when these are no such answers, or too many.
+        """
+        _checked(len(acked), len(self._acks))
+        answers: list[bytes] = []
+        at = added = 0
+        for ack, was_pending in [*zip(self._acks, acked, strict=False), (None, 0)]:
+            until = self._add_count if ack is None else ack.before
+            while added < until and at < len(ids):
+                found = _take_word(ids, at, len(ids))
+                if found is None:
+                    raise ValueError("not the bulk strings of IDs")
+                answers.append(ids[at : found[1]])
+                at, added = found[1], added + 1
+            if ack is not None:
+                answers.append(b":1\r\n" if was_pending else b":0\r\n")
+        if at < len(ids):
+            raise ValueError("more answers than XADDs")
+        return b"".join(answers)
+
+
+def _checked(number: int, most: int) -> int:
+    if not 0 <= number <= most:
+        raise ValueError(f"{number} is not from 0 to {most}")
+    return number
+
+
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
 
-def parse(runs: int, chunk: bytes, start: int = 0, end: int | None = None) -> list[list[bytes] | Run] | None:
+def parse(runs: int, chunk: bytes, start: int = 0, end: int | None = None) -> Requests | None:
     """The requests between two bytes of `chunk`; None when there is anything but whole plain requests.
 
     `runs` says what may become a run: NO_RUNS, APPENDED or LOGGED.  ValueError when the bytes are not of the chunk.
@@ -209,23 +304,26 @@ def parse(runs: int, chunk: bytes, start: int = 0, end: int | None = None) -> li
         end = len(chunk)
     if not 0 <= start <= end <= len(chunk):
         raise ValueError("these are no bytes of the chunk")
-    requests: list[list[bytes] | Run] = []
+    requests: Requests = []
     at = _take_requests(chunk, start, end, runs, requests)
     return requests if requests and at == end else None
 
 
-def parse_front(runs: int, chunk: bytes, requests: list[list[bytes] | Run]) -> int:
+def parse_front(runs: int, chunk: bytes, requests: Requests) -> int:
     """Append the whole plain requests at the front of `chunk` to `requests`; -> how many bytes they are."""
     return _take_requests(chunk, 0, len(chunk), runs, requests)
 
 
-def _take_requests(chunk: bytes, start: int, end: int, runs: int, requests: list[list[bytes] | Run]) -> int:
+def _take_requests(chunk: bytes, start: int, end: int, runs: int, requests: Requests) -> int:
     if not NO_RUNS <= runs <= LOGGED:
         raise ValueError(f"{runs} is not from {NO_RUNS} to {LOGGED}")
     at: int | None = start
     while at is not None and at < end:
         start = at
-        at = _take_run(chunk, start, end, runs, requests) if runs else None
+        if runs:
+            at = (_take_appended if runs == APPENDED else _take_logged_run)(chunk, start, end, requests)
+        else:
+            at = None
         if at is None:
             at = _take_words(chunk, start, end, requests, is_closed=runs == LOGGED)
     return start if at is None else at
@@ -248,36 +346,41 @@ def _take_word(chunk: bytes, at: int, end: int) -> tuple[bytes, int] | None:
     return chunk[head.end() : word_end], word_end + 2
 
 
-def _take_words(
-    chunk: bytes, at: int, end: int, requests: list[list[bytes] | Run], *, is_closed: bool = False
-) -> int | None:
+def _take_words(chunk: bytes, at: int, end: int, requests: Requests, *, is_closed: bool = False) -> int | None:
+    words, after = _words_at(chunk, at, end, is_closed=is_closed)
+    if after is not None:
+        requests.append(words)
+    return after
+
+
+def _words_at(chunk: bytes, at: int, end: int, *, is_closed: bool = False) -> tuple[list[bytes], int | None]:
+    """-> the words of a request, and where the next thing begins: None when it is not whole, or odd."""
+    words: list[bytes] = []
     head = _take_head(chunk, at, end)
     if head is None:
-        return None
+        return words, None
     count, at = head
-    words = []
     for _ in range(count):
         found = _take_word(chunk, at, end)
         if found is None:
-            return None
+            return words, None
         word, at = found
         if is_closed and chunk[at - 2 : at] != b"\r\n":
-            return None
+            return words, None
         words.append(word)
-    requests.append(words)
-    return at
+    return words, at
 
 
-def _take_run(chunk: bytes, start: int, end: int, runs: int, requests: list[list[bytes] | Run]) -> int | None:
-    first = _take_xadd(chunk, start, end, runs)
+def _take_logged_run(chunk: bytes, start: int, end: int, requests: Requests) -> int | None:
+    first = _take_xadd(chunk, start, end, LOGGED)
     if first is None:
         return None
-    shared = chunk[start : first.id] if runs == LOGGED else b""
+    shared = chunk[start : first.id]
     if not chunk.startswith(shared, first.end, end):
         shared = b""
     entries = [first]
     while len(entries) < _RUN_ENTRIES and chunk.startswith(shared, entries[-1].end, end):
-        found = _take_xadd(chunk, entries[-1].end, end, runs)
+        found = _take_xadd(chunk, entries[-1].end, end, LOGGED)
         if found is None:
             break
         entries.append(found)
@@ -285,10 +388,46 @@ def _take_run(chunk: bytes, start: int, end: int, runs: int, requests: list[list
     return entries[-1].end
 
 
+def _take_appended(chunk: bytes, start: int, end: int, requests: Requests) -> int | None:
+    entries: list[Entry] = []
+    acks: list[Ack] = []
+    of: tuple[bytes, bytes] | None = None
+    at = start
+    while at < end and len(entries) + len(acks) < _RUN_ENTRIES:
+        entry = _take_xadd(chunk, at, end, APPENDED)
+        if entry is not None:
+            entries.append(entry)
+            at = entry.end
+            continue
+        found = _take_xack(chunk, at, end, len(entries))
+        if found is None or of not in (None, found[0]):
+            break
+        of, ack = found
+        acks.append(ack)
+        at = ack.end
+    if of is not None and len(entries) + len(acks) > 1:
+        requests.append(Mix(chunk, entries, *of, acks))
+    elif of is None and entries:
+        requests.append(Run(chunk, entries))
+    else:
+        return None
+    return at
+
+
+def _take_xack(chunk: bytes, start: int, end: int, before: int) -> tuple[tuple[bytes, bytes], Ack] | None:
+    """-> the key and the group of an XACK of one entry, and the XACK."""
+    words, after = _words_at(chunk, start, end, is_closed=True)
+    if after is None or len(words) != _XACK_WORDS or words[0] not in (b"XACK", b"xack"):
+        return None
+    entry_id = _parse_id(words[3], may_be_short=False)
+    if entry_id is None:
+        return None
+    return (words[1], words[2]), Ack(start, after, before, entry_id.to_bytes(_ID_BYTES, "big"), words[3])
+
+
 def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> Entry | None:
-    requests: list[list[bytes] | Run] = []
-    after = _take_words(chunk, start, end, requests)
-    if after is None or not isinstance(words := requests[0], list) or len(words) < _MIN_XADD_WORDS:
+    words, after = _words_at(chunk, start, end)
+    if after is None or len(words) < _MIN_XADD_WORDS:
         return None
     if words[0] != b"XADD" and (words[0] != b"xadd" or runs == LOGGED):
         return None

@@ -71,8 +71,10 @@ def random_request(rng: random.Random) -> bytes:
     if rng.random() < 0.1:
         return rng.choice(ODD)
     end = b"xx" if rng.random() < 0.05 else b"\r\n"
-    if rng.random() < 0.2:
+    if rng.random() < 0.1:
         return wire([rng.choice([b"PING", b"XACK", b"MULTI", b""])] * rng.randint(1, 9), end)
+    if rng.random() < 0.3:
+        return random_xack(rng, end)
     name = rng.choice([b"XADD"] * 6 + [b"xadd"] * 2 + [b"Xadd"])
     ids = [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 3 + [b"%d" % rng.randint(0, 9), rng.choice(IDS)]
     wanted = rng.choice([b"*"] * 4 + ids)
@@ -87,6 +89,16 @@ def random_request(rng: random.Random) -> bytes:
     for _ in range(rng.choice([0, 0, 0, 1, 2])):
         options.insert(rng.choice([0, len(options)]), rng.choice([b"NOMKSTREAM", b"nomkstream", b"NOMKSTREAMS"]))
     return wire([name, rng.choice(KEYS), *options, wanted, *words], end)
+
+
+def random_xack(rng: random.Random, end: bytes) -> bytes:
+    ids = [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99)), rng.choice(IDS)]
+    words = [
+        rng.choice([b"XACK"] * 6 + [b"xack"] * 2 + [b"Xack"]),
+        rng.choice(KEYS),
+        rng.choice([b"g", b"g", b"", b"h"]),
+    ]
+    return wire([*words, *rng.choices(ids, k=rng.choice([1] * 12 + [0, 2]))], end)
 
 
 def random_chunk(rng: random.Random) -> bytes:
@@ -106,7 +118,17 @@ def shown(requests: list[Any] | None) -> list[Any] | None:
     """What the two modules' runs have in common, in a form that can be compared."""
     if requests is None:
         return None
-    return [one if isinstance(one, list) else shown_run(one) for one in requests]
+    return [one if isinstance(one, list) else shown_mix(one) if is_mix(one) else shown_run(one) for one in requests]
+
+
+def is_mix(one: Any) -> bool:
+    return type(one).__name__ == reference.Mix.__name__
+
+
+def shown_mix(mix: Any) -> Any:
+    adds = None if mix.adds is None else shown_run(mix.adds)
+    singles = [mix.request(at) for at in range(len(mix))]
+    return adds, mix.key, mix.group, len(mix), mix.size, mix.requests(), singles
 
 
 def shown_run(run: Any) -> Any:
@@ -137,9 +159,40 @@ def compare(native: ModuleType, chunk: bytes, rng: random.Random) -> None:
         taken = native.parse_front(kind, chunk, of_native)
         assert taken == reference.parse_front(kind, chunk, of_reference), (chunk, kind)
         assert shown(of_native) == shown(of_reference), (chunk, kind)
-        for run, expected in zip(of_native, of_reference, strict=True):
-            if not isinstance(run, list):
-                compare_runs(native, run, expected, rng)
+        for one, expected in zip(of_native, of_reference, strict=True):
+            compare_request(native, one, expected, rng)
+
+
+def compare_request(native: ModuleType, one: Any, expected: Any, rng: random.Random) -> None:
+    """The same for what is made of a request."""
+    if isinstance(one, list):
+        return
+    if is_mix(one):
+        compare_mixes(one, expected, rng)
+        one, expected = one.adds, expected.adds
+    if one is not None:
+        compare_runs(native, one, expected, rng)
+
+
+def compare_mixes(mix: Any, expected: Any, rng: random.Random) -> None:
+    """The same for what is made of a mix."""
+    at = rng.randint(-1, len(mix))
+    assert outcome(mix.request, at) == outcome(expected.request, at)
+    assert outcome(mix.requests, at) == outcome(expected.requests, at)
+    most = 0 if mix.adds is None else len(mix.adds)
+    added = rng.choice([most, rng.randint(0, most)])
+    acked = mix.acks_before(added)
+    assert acked == expected.acks_before(added)
+    assert mix.acks(acked) == expected.acks(acked)
+    bulks = [b"$%d\r\n%b\r\n" % (len(text), text) for text in rng.choices([b"1-1", b"1700000000000-10", b""], k=added)]
+    ids, flags = b"".join(bulks), bytes(rng.choices([0, 1], k=acked))
+    if rng.random() < 0.1:
+        ids = ids[:-1] if rng.random() < 0.5 else ids + b"$0\r\n\r\n"
+        flags += rng.choice([b"", bytes(len(mix))])
+    assert outcome(mix.replies, ids, flags) == outcome(expected.replies, ids, flags), (mix.requests(), ids, flags)
+    for number in (-1, most + 1, len(mix) - most + 1):
+        assert outcome(mix.acks_before, number) == outcome(expected.acks_before, number)
+        assert outcome(mix.acks, number) == outcome(expected.acks, number)
 
 
 def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random) -> None:

@@ -27,6 +27,7 @@ from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
 from riverbed.store.streams.runs import append_one
 from riverbed.store.streams.stream import Stream
+from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
@@ -78,16 +79,16 @@ def xadd(request: Request) -> Reply:
 
 
 class AppendedPart(NamedTuple):
-    """The reply to the first `done` requests of a run.  The next one is to be executed by itself."""
+    """The replies to the first `done` requests of a run or a mix.  The next one is to be executed by itself."""
 
-    ids: bytes
+    replies: bytes
     done: int
 
 
 def xadd_run(request: Request) -> tuple[bytes] | AppendedPart:
     """Append a run of XADDs, in place of a request's words; -> the entries' IDs as bulk strings."""
     run = request.run
-    assert run is not None
+    assert isinstance(run, Run)
     db = request.db
     if len(run) == 1 and run.is_plain:
         # a client that waits for each reply: lending the stream would cost more than the entry

@@ -7,7 +7,7 @@ import os
 import random
 import tracemalloc
 from collections.abc import Callable, Coroutine
-from itertools import count, pairwise
+from itertools import count, groupby, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,6 +16,7 @@ import pytest
 
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.dispatch import fast_commands
+from riverbed.server.commands.groups import mixes
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
@@ -75,9 +76,27 @@ def same(tmp_path: Path, scenario: Scenario, **settings: object) -> Any:
     """What the scenario returns; fails when it makes a difference that there are runs."""
     one_by_one = outcome(tmp_path / "words", PlainReader, scenario, **settings)
     in_runs = outcome(tmp_path / "runs", NativeReader, scenario, **settings)
+    for side in (one_by_one, in_runs):
+        side[3] = [in_order(batch) for batch in side[3]]
     for found, expected in zip(in_runs, one_by_one, strict=True):
         assert found == expected
     return in_runs[0]
+
+
+def in_order(batch: list[bytes]) -> list[bytes]:
+    """A batch with XADDs in front of neighbouring XACKs, and one XACK for each entry: the log has mixes otherwise."""
+    ordered: list[bytes] = []
+    for is_of_mix, lines in groupby(batch, lambda line: line.startswith((b"XADD ", b"XACK "))):
+        if not is_of_mix:
+            ordered += lines
+            continue
+        neighbours = list(lines)
+        ordered += [line for line in neighbours if line.startswith(b"XADD ")]
+        for line in neighbours:
+            name, key, group, *ids = line.split(b" ")
+            if name == b"XACK":
+                ordered += [b" ".join([name, key, group, one]) for one in ids]
+    return ordered
 
 
 def asked(*lines: str) -> Scenario:
@@ -113,15 +132,18 @@ LINES = [
     *("SELECT 1", "SELECT 0", "MULTI", "EXEC", "DISCARD", "WATCH a", "WATCH b", "UNWATCH", "SET a 1", "NO a"),
     *("XREAD BLOCK 0 STREAMS a b $ $", "XREAD BLOCK 0 COUNT 1 STREAMS a $", "XGROUP CREATE a g 0 MKSTREAM"),
     "XREADGROUP GROUP g c BLOCK 0 COUNT 2 STREAMS a >",
-    *("XREADGROUP GROUP g d COUNT 1 STREAMS a >", "XACK a g {now}-1"),
+    *("XREADGROUP GROUP g d COUNT 1 STREAMS a >", "XREADGROUP GROUP g d COUNT 40 STREAMS a >", "XGROUP SETID a g 0"),
     *("CLIENT REPLY SKIP", "CLIENT REPLY OFF", "CLIENT REPLY ON", "CLIENT UNBLOCK 1", "HELLO 3", "FLUSHDB"),
     "MONITOR",
     *("XSETID a {now}-18446744073709551600", "XSETID a 18446744073709551615-18446744073709551600", "RESET"),
     "XINFO STREAM a",
+    *[f"XACK a g {{now}}-{seq}" for seq in (0, 1, 2, 3, 5, 8)],
+    *("XACK a g {now}", "xack a g {now}-4", "XACK b g {now}-1", "XACK a h {now}-1", "XACK a g {now}-1 {now}-2"),
 ]  # fmt: skip
 
 
 APPENDS = [line for line in LINES if line.lower().startswith("xadd")]
+ACKS = [line for line in LINES if line.lower().startswith("xack")]
 
 
 async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
@@ -135,6 +157,7 @@ async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]
                 chosen = rng.sample(APPENDS, rng.choice([2, 5, len(APPENDS)])) + rng.sample(
                     LINES, rng.choice([0, 0, 1])
                 )
+                chosen += rng.choices(ACKS, k=rng.choice([0, 1, 4]))
                 lines += rng.choices(chosen, k=rng.choice([3, 20, 100]))
             for _ in range(rng.randint(1, 6)):
                 line = rng.choice(LINES)
@@ -163,6 +186,68 @@ def test_random_pipelines_do_the_same_as_their_requests_one_by_one(tmp_path: Pat
             **settings,
         )
         assert replies, chosen
+
+
+def test_a_mix_is_executed_as_one_and_answers_in_the_order_of_its_requests(tmp_path: Path) -> None:
+    begin = ["XGROUP CREATE s g 0 MKSTREAM", *["XADD s * f v"] * 20, "XADD t * f v", "XREADGROUP GROUP g c STREAMS s >"]
+    pairs = [line for seq in range(20) for line in ("XADD t * f v", f"XACK s g {MS}-{seq}")]
+    again = [f"XACK s g {MS}-0", "XADD s * f v", f"XACK s g {MS}-1", f"XACK s g {MS}-999"]
+
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        await ticks.ask(client, *begin)
+        return await ticks.ask(client, *pairs, *again)
+
+    replies = same(tmp_path / "same", scenario)
+    ids = bulks(*(f"{MS}-{number}" for number in range(1, 21)))
+    expected = [reply for one in ids for reply in (one, b":1\r\n")]
+    assert replies == [*expected, b":0\r\n", *bulks(f"{MS}-20"), b":0\r\n", b":0\r\n"]
+    logged = outcome(tmp_path / "once", NativeReader, scenario)[3]
+    [acks] = [line for batch in logged for line in batch if line.startswith(b"XACK")]
+    assert acks.split() == [b"XACK", b"s", b"g", *(f"{MS}-{seq}".encode() for seq in range(20))]
+
+
+def test_a_mix_ends_where_a_client_waits_for_its_stream(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[list[bytes]]:
+        writer, reader = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, "XGROUP CREATE s g 0 MKSTREAM", *["XADD s * f v"] * 9, "XADD t * f v")
+        await ticks.ask(writer, "XREADGROUP GROUP g c STREAMS s >")
+        reader.send("XREADGROUP GROUP g d BLOCK 0 COUNT 1 STREAMS s >")
+        await ticks.settle()
+        acks = [f"XACK s g {MS}-{seq}" for seq in range(9)]
+        writer.send(
+            *acks[:3], "XADD t * f v", acks[3], "XADD s * f v", acks[3], "XADD s * f v", *acks[3:], "XADD t * f v"
+        )
+        await ticks.settle()
+        return [writer.replies(), reader.replies()]
+
+    written, read = same(tmp_path, scenario)
+    assert [reply for reply in written if reply.startswith(b":")] == [b":1\r\n"] * 4 + [b":0\r\n"] * 2 + [b":1\r\n"] * 5
+    assert len(read) == 1
+
+
+def test_a_mix_that_meets_a_defect_is_executed_one_by_one(tmp_path: Path) -> None:
+    """What the first half of it did is undone: the entries are in the stream and in the log once."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(
+            client, "XGROUP CREATE s g 0 MKSTREAM", *["XADD s * f v"] * 4, "XREADGROUP GROUP g c STREAMS s >"
+        )
+        lines = [line for seq in range(4) for line in ("XADD s * f v", f"XACK s g {MS}-{seq}")]
+        with patch.object(mixes, "find_group", side_effect=RuntimeError("planted")) as find_group:
+            replies = await ticks.ask(client, *lines)
+        assert find_group.call_count == 1
+        assert replies == [
+            reply for one in bulks(*(f"{MS}-{seq}" for seq in range(4, 8))) for reply in (one, b":1\r\n")
+        ]
+        assert await ticks.ask(client, "XLEN s", "XPENDING s g") == [b":8\r\n", b"*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n"]
+        logged = [line for batch in ticks.batches() for line in batch]
+        assert sum(line.startswith(b"XADD") for line in logged) == 8
+        ticks.close()
+
+    in_loop(body())
 
 
 def test_a_reader_that_waits_is_served_between_two_entries_of_a_run(tmp_path: Path) -> None:

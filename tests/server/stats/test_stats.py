@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from riverbed.server.stats.stats import LATENCY_SAMPLES, CommandCounters, LatencyMonitor, Slowlog, Stats
+from riverbed.server.stats.stats import LATENCY_SAMPLES, CommandCounters, LatencyMonitor, MixCounters, Slowlog, Stats
 
 
 def add(slowlog: Slowlog, *words: bytes, max_length: int = 128) -> None:
@@ -32,6 +32,17 @@ def test_percentiles_are_upper_bounds() -> None:
     assert counters.percentile_usec(50) == 2
     assert counters.percentile_usec(99) == 2
     assert counters.percentile_usec(99.9) == 1024
+
+
+def test_calls_of_two_commands_that_were_timed_together_are_counted_apart() -> None:
+    adds, acks = CommandCounters(), CommandCounters()
+    counters = MixCounters(adds, acks)
+    counters.others += 3
+    counters.record_run(4, 4000)
+    counters.record_run(2, 500)
+    counters.others += 1
+    counters.record_run(1, 70)
+    assert (adds.calls, adds.nanoseconds, acks.calls, acks.nanoseconds) == (3, 1500, 4, 3070)
 
 
 def test_a_reset_clears_the_counters_that_others_hold() -> None:

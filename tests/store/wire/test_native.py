@@ -34,8 +34,8 @@ from tests.support.wire_fuzz import (
     compare_ids,
     compare_pending,
     compare_places,
+    compare_request,
     compare_rows,
-    compare_runs,
     random_chunk,
     shown,
     wire,
@@ -113,7 +113,8 @@ def test_any_bytes_are_read_alike(native: ModuleType, chunk: bytes, seed: int) -
 
 def test_a_chunk_that_is_cut_at_any_byte_is_read_alike_and_up_to_its_last_whole_request(native: ModuleType) -> None:
     logged = [wire([b"XADD", b"s", b"1-%d" % seq, b"f", b"v" * 9]) for seq in range(9, 12)]
-    parts = [XADD, XADD, PING, wire([b"XADD", b"t", b"*", b"a", b"b", b"c", b"d"]), XADD, *logged]
+    acks = [wire([b"XACK", b"s", b"g", b"1-%d" % seq]) for seq in (9, 10)]
+    parts = [XADD, XADD, PING, wire([b"XADD", b"t", b"*", b"a", b"b", b"c", b"d"]), acks[0], XADD, *acks, *logged]
     data = b"".join(parts)
     ends = list(accumulate(map(len, parts)))
     rng = random.Random(2)
@@ -179,9 +180,8 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
                 expected: list[Any] = []
                 native.parse_front(kind, chunk, requests)
                 reference.parse_front(kind, chunk, expected)
-                for run, same in zip(requests, expected, strict=True):
-                    if not isinstance(run, list):
-                        compare_runs(native, run, same, again)
+                for one, same in zip(requests, expected, strict=True):
+                    compare_request(native, one, same, again)
                 native.parse(kind, chunk)
             compare_rows(native, again)
             compare_changes(native, again)
@@ -189,11 +189,11 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
             compare_leaves(native, again)
 
     work()
-    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail]))
+    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Tail]))
     blocks = sys.getallocatedblocks()
     for _ in range(20):
         work()
-    assert list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Tail])) == counts
+    assert list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Tail])) == counts
     assert sys.getallocatedblocks() - blocks < 100  # of 20 rounds with some 4,000 objects each
 
 
@@ -205,6 +205,32 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
     assert sys.getrefcount(chunk) == before + 2
     del chunk, run
     assert rest.requests() == [[b"XADD", b"s", b"*", b"f", b"v"]]
+
+
+def test_a_mix_keeps_its_chunk_and_its_run(native: ModuleType) -> None:
+    chunk = bytes(bytearray(XADD + wire([b"XACK", b"s", b"g", b"1-1"]) * 2))
+    [mix] = native.parse(APPENDED, chunk)
+    adds = mix.adds
+    del chunk, mix
+    assert adds.requests() == [[b"XADD", b"s", b"*", b"f", b"v"]]
+
+
+def test_wrong_arguments_to_a_mix_are_refused(native: ModuleType) -> None:
+    [mix] = native.parse(APPENDED, wire([b"XACK", b"s", b"g", b"1-1"]) * 2)
+    assert (mix.adds, len(mix)) == (None, 2)
+    for call in (
+        lambda: mix.requests(0, 1),
+        lambda: mix.replies(b""),
+        lambda: mix.replies("", b""),
+        lambda: mix.acks(""),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    for call in (lambda: mix.requests(2), lambda: mix.replies(b"", b"123"), lambda: mix.replies(b"x", b"")):
+        with pytest.raises(ValueError, match=r"\S"):
+            call()
+    with pytest.raises(IndexError, match="no words"):
+        mix[1]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +308,7 @@ def test_wrong_arguments_are_refused(
 
 
 def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
-    for made in (native.Run, native.Tail):
+    for made in (native.Run, native.Mix, native.Tail):
         with pytest.raises(TypeError):
             made()
     [run] = native.parse(APPENDED, XADD * 2)
@@ -294,7 +320,7 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
     functions = ("append", "expand_one", "load", "load_xadds", "measure_leaf", "open_tail", "parse", "parse_front")
-    for name in ("Run", "Tail", *functions):
+    for name in ("Run", "Mix", "Tail", *functions):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

@@ -11,6 +11,8 @@ from riverbed.store.wire.reference import (
     APPENDED,
     LOGGED,
     NO_RUNS,
+    Mix,
+    Requests,
     Run,
     Tail,
     append,
@@ -33,12 +35,18 @@ def xadd(*values: bytes, key: bytes = b"s", name: bytes = b"XADD", wanted: bytes
     return [name, key, wanted, *(word for value in values for word in (b"f", value))]
 
 
-def told(requests: list[list[bytes] | Run] | None) -> list[object]:
+def told(requests: Requests | None) -> list[object]:
     assert requests is not None
-    return [(one.key, len(one)) if isinstance(one, Run) else one[0] for one in requests]
+    found: list[object] = []
+    for one in requests:
+        if isinstance(one, Mix):
+            found.append((one.key, one.group, len(one)))
+        else:
+            found.append((one.key, len(one)) if isinstance(one, Run) else one[0])
+    return found
 
 
-def read(commands: list[list[bytes]], runs: int) -> list[list[bytes] | Run] | None:
+def read(commands: list[list[bytes]], runs: int) -> Requests | None:
     data = b"".join(map(wire, commands))
     return parse(runs, data)
 
@@ -49,6 +57,53 @@ def one_run(commands: list[list[bytes]], runs: int = APPENDED) -> Run:
     [run] = found
     assert isinstance(run, Run)
     return run
+
+
+def xack(entry_id: bytes, *, key: bytes = b"s", group: bytes = b"g", name: bytes = b"XACK") -> list[bytes]:
+    return [name, key, group, entry_id]
+
+
+def test_xadds_and_xacks_of_one_group_become_a_mix() -> None:
+    commands = [xadd(b"1"), xack(b"1-1"), xadd(b"2", key=b"t"), xadd(b"3"), xack(b"1-2", name=b"xack"), xack(b"1-3")]
+    found = read(commands, APPENDED)
+    assert found is not None
+    [mix] = found
+    assert isinstance(mix, Mix)
+    assert (len(mix), mix.key, mix.group, mix[0], mix.size) == (
+        6,
+        b"s",
+        b"g",
+        Mix,
+        sum(len(wire(one)) for one in commands),
+    )
+    assert mix.requests() == commands
+    assert mix.requests(4) == commands[4:]
+    assert mix.request(2) == commands[2]
+    assert mix.adds is not None
+    assert mix.adds.requests() == [commands[0], commands[2], commands[3]]
+    assert [mix.acks_before(added) for added in range(4)] == [0, 1, 1, 3]
+    assert mix.acks(2) == ([pack_id(make_id(1, 1)), pack_id(make_id(1, 2))], b"$3\r\n1-1\r\n$3\r\n1-2\r\n")
+    ids = [b"$3\r\n9-%d\r\n" % number for number in range(3)]
+    assert mix.replies(b"".join(ids), b"\1\0\1") == b"".join([ids[0], b":1\r\n", *ids[1:], b":0\r\n", b":1\r\n"])
+    assert mix.replies(ids[0], b"\1") == ids[0] + b":1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        ([xack(b"1-1")], [b"XACK"]),
+        ([xack(b"1-1"), [b"PING"], xack(b"1-1")], [b"XACK", b"PING", b"XACK"]),
+        ([xack(b"1-1"), xack(b"1-2")], [(b"s", b"g", 2)]),
+        ([xack(b"1-1"), xack(b"1-2", group=b"h"), xadd(b"v")], [b"XACK", (b"s", b"h", 2)]),
+        ([xadd(b"v"), xack(b"1-1"), xack(b"1-2", key=b"t")], [(b"s", b"g", 2), b"XACK"]),
+        ([xadd(b"v"), xack(b"1"), xack(b"01-1")], [(b"s", 1), b"XACK", b"XACK"]),
+        ([xadd(b"v"), [*xack(b"1-1"), b"1-2"], xack(b"1-1", name=b"XAck")], [(b"s", 1), b"XACK", b"XAck"]),
+    ],
+)
+def test_other_xacks_stay_by_themselves(commands: list[list[bytes]], expected: list[object]) -> None:
+    found = read(commands, APPENDED)
+    assert told(found) == expected
+    assert parse(LOGGED, b"".join(map(wire, commands[:1]))) == commands[:1] or expected[0] != b"XACK"
 
 
 def test_requests_are_lists_of_words() -> None:
