@@ -1,7 +1,7 @@
 """Riverbed in Spark: a data source over snapshots, and jobs on top of it.
 
     source       what Spark calls; the package `pyspark_riverbed` is how Spark finds it by name
-    reading/     options, snapshots by path, partitions, and the rows of tables as Arrow batches
+    reading/     the batch reader: options, snapshots by path, partitions, and the rows of tables as Arrow batches
     streaming/   entries added since the last batch, and the offsets of batches
     writing/     rows to entries, and entries to a server or a new data directory
     jobs/        programs on top of the data source

@@ -16,9 +16,9 @@ from riverbed.server.config.config import Config
 from riverbed.store.ids import MAX_HALF, StreamID, make_id, parse_id
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.columns.streams import key_text
+from riverbed.tools.spark.reading.batch import SnapshotReader
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
-from riverbed.tools.spark.source import SnapshotReader
 from tests.support.in_process import HandClock, Product, answer
 from tests.support.scripts.generators import KEYSPACE, STREAMS, Generator, KeyCommands, StreamCommands
 from tests.support.scripts.group_commands import GROUP_FAMILY, NEWER_FAMILY, GroupCommands, NewerCommands

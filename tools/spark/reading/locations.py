@@ -9,6 +9,9 @@ With option fetch, snapshots on a disk that all machines share are fetched as we
 The driver resolves the names once, so that every task of a query reads the same bytes: a `Place` has their checksum,
 and the task that opens it compares.  Snapshots that are fetched or taken go to the cache of the machine that reads
 them.
+
+Spark starts a process for each query's plan and for each of its tasks: what few of them need, object stores and the
+checks of pages among it, is imported by the functions that need it.
 """
 
 from __future__ import annotations
@@ -21,20 +24,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import lmdb
-from pyarrow import fs
 
-from riverbed.server.version import VERSION
-from riverbed.store.check.pages import check_pages
 from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError
 from riverbed.store.format.meta import META_NUMBERING, META_REPLICATION
 from riverbed.store.layout import COLUMNS_DIRECTORY, DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.snapshot.manifest import decode_manifest
 from riverbed.store.snapshot.reader import TEMPORARY_PREFIX, Snapshot, list_snapshots, open_snapshot, verify_file
 from riverbed.store.snapshot.totals import open_compared
-from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.tools.offline.moment import time_text
 from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify
@@ -91,6 +89,8 @@ def _newest(places: list[tuple[Place, Snapshot]], time_ms: int, path: str) -> tu
     places = sorted(places, key=lambda each: (each[0].time_ms, each[0].offset, each[0].name))
     early = [each for each in places if each[0].time_ms <= time_ms]
     if not early:
+        from riverbed.tools.offline.moment import time_text
+
         listed = [f"{place.name} ({time_text(place.time_ms)})" for place, _ in places[:_MAX_LISTED]]
         more = f", and {len(places) - _MAX_LISTED} later ones" if len(places) > _MAX_LISTED else ""
         raise SourceError(f"asOf {time_text(time_ms)} is before all snapshots of {path}: {', '.join(listed)}{more}")
@@ -159,6 +159,9 @@ def _place(snapshot: Snapshot, path: str, uri: str | None, name: str | None = No
 
 def _snapshot_live(directory: Path, options: ReadOptions) -> tuple[Place, Snapshot]:
     """A copy of a live store's last checkpoint, for tasks in other processes: the store replaces it within 200 ms."""
+    from riverbed.server.version import VERSION
+    from riverbed.store.snapshot.writer import take_snapshot
+
     cache = Cache(options.cache_directory, options.cache_bytes)
     try:
         identity = f"snapshot {directory} {_checkpoint(directory)}"
@@ -237,6 +240,8 @@ def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Sna
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
     try:
         filesystem, root = fs.FileSystem.from_uri(uri)
     except (OSError, ValueError) as error:  # pyarrow's errors are both
@@ -245,10 +250,14 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _exists(filesystem: Any, path: str) -> bool:
+    from pyarrow import fs
+
     return bool(filesystem.get_file_info(path).type == fs.FileType.File)
 
 
 def _folders(filesystem: Any, root: str) -> list[str]:
+    from pyarrow import fs
+
     found = filesystem.get_file_info(fs.FileSelector(root, recursive=False, allow_not_found=True))
     folders = sorted(info.path for info in found if info.type == fs.FileType.Directory)
     if isinstance(filesystem, fs.LocalFileSystem):
@@ -353,6 +362,8 @@ def _once(what: str, snapshot: Snapshot, options: ReadOptions, prove: Callable[[
 
 def _require_sound_pages(snapshot: Snapshot) -> None:
     """Raise CorruptionError for pages that would crash LMDB.  What was forged with its checksums has such ones."""
+    from riverbed.store.check.pages import check_pages
+
     data = snapshot.path / DATA_NAME
     for found in check_pages(data, lambda: True, lambda: None):
         raise CorruptionError(str(data), found.offset, f"a page is damaged: {found.reason}")

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession, functions
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
+from riverbed.tools.spark.reading.batch import SnapshotReader
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
-from riverbed.tools.spark.source import SnapshotReader
 from tests.conftest import base_seed
 from tests.support.faults.proxy import Proxy
 from tests.support.in_process import HandClock, Product

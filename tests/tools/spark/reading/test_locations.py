@@ -15,9 +15,9 @@ from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
 from riverbed.tools.spark.reading import locations
+from riverbed.tools.spark.reading.batch import SnapshotReader
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
-from riverbed.tools.spark.source import SnapshotReader
 from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.support.in_process import HandClock, Product
 from tests.tools.spark.reading.test_cache import let_go
@@ -282,7 +282,7 @@ def test_a_live_store_is_frozen_once_a_checkpoint(tmp_path: Path, cache: Path, m
         frozen.append(directory)
         return take_snapshot(directory, out, program=program)
 
-    monkeypatch.setattr(locations, "take_snapshot", count)
+    monkeypatch.setattr("riverbed.store.snapshot.writer.take_snapshot", count)
     product = Product(tmp_path / "data", HandClock())
     for number in range(3):
         product.run("XADD", "s", f"{1 + number}-0", "n", number)

@@ -23,9 +23,9 @@ from riverbed.tools.sidecar import segments
 from riverbed.tools.sidecar.sidecar import write_columns
 from riverbed.tools.spark.errors import MalformedValueError
 from riverbed.tools.spark.reading import over_columns, schemas
+from riverbed.tools.spark.reading.batch import SnapshotReader
 from riverbed.tools.spark.reading.options import read_options
 from riverbed.tools.spark.reading.plan import Span
-from riverbed.tools.spark.source import SnapshotReader
 from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, sid
