@@ -25,6 +25,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -65,6 +66,16 @@ COPYING: Final = "copying"
 VERIFYING: Final = "verifying"
 LISTING: Final = "listing streams"
 
+# Further work on the snapshot in a directory, of whose tables, so many bytes, the copy was begun at a time in unix
+# milliseconds.  It goes on while rows are compared; what it gives is called when all but its own files are there.
+Beside = Callable[[Path, int, int], AbstractContextManager[Callable[[], None]]]
+
+
+@contextlib.contextmanager
+def nothing_beside(path: Path, data_bytes: int, time_ms: int) -> Iterator[Callable[[], None]]:
+    """The default: no further work."""
+    yield lambda: None
+
 
 def take_snapshot(
     directory: Path,
@@ -74,12 +85,14 @@ def take_snapshot(
     split_every: int = DEFAULT_SPLIT_EVERY,
     leave_bytes: int = 0,
     steps: Progress = ignore,
+    beside: Beside = nothing_beside,
     files: Files | None = None,
 ) -> Snapshot:
     """Take a snapshot of the last checkpoint of the store in `directory`.
 
     The snapshot goes to `out`, which must not exist; or into the folder `out`, under a name of time and offset; or,
     without `out`, into `directory`/snapshots.  The manifest names `program`; `steps` is called with the progress.
+    `beside` adds files of its own.
 
     An exception of `steps` stops the work between two steps.  Signal handlers must not raise: the process would wait
     for ever for LMDB's copy, which waits for its reader.
@@ -99,24 +112,26 @@ def take_snapshot(
             maker = _Maker(working, files, steps, split_every)
             time_ms = time.time_ns() // 1_000_000
             data_file = maker.copy(tables)
-            maker.list_streams(data_file)
-            manifest = SnapshotManifest(
-                program=program,
-                source=_source(directory),
-                is_automatic=name is None,
-                time_ms=time_ms,
-                position=maker.position,
-                replication_id=None if maker.replids is None else maker.replids.replication_id,
-                store_id=None if maker.replids is None else maker.replids.store_id or None,
-                numbering=maker.numbering,
-                split_every=split_every,
-                streams=maker.streams,
-                entries=maker.entries,
-                rows=maker.rows,
-                data_file=data_file,
-                streams_file=maker.streams_file,
-            )
-            maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
+            with beside(working, data_file.size, time_ms) as complete:
+                maker.list_streams(data_file)
+                manifest = SnapshotManifest(
+                    program=program,
+                    source=_source(directory),
+                    is_automatic=name is None,
+                    time_ms=time_ms,
+                    position=maker.position,
+                    replication_id=None if maker.replids is None else maker.replids.replication_id,
+                    store_id=None if maker.replids is None else maker.replids.store_id or None,
+                    numbering=maker.numbering,
+                    split_every=split_every,
+                    streams=maker.streams,
+                    entries=maker.entries,
+                    rows=maker.rows,
+                    data_file=data_file,
+                    streams_file=maker.streams_file,
+                )
+                maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
+                complete()
             files.sync_directory(working)
             if out is None:
                 give(working, directory.stat())

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.real_files import read_file
+from riverbed.store.disk.real_files import DIRECTORY_MODE, read_file
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.ids import id_text
@@ -32,8 +32,10 @@ from riverbed.store.layout import COLUMNS_DIRECTORY, COLUMNS_WORKING_PREFIX, MAN
 from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.snapshot.manifest import FileDigest
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, verify_file
-from riverbed.store.snapshot.totals import open_compared
+from riverbed.store.snapshot.stream_walk import StreamWalk
+from riverbed.store.snapshot.totals import open_compared, require_totals
 from riverbed.store.snapshot.writer import write_digested
+from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import LiveStream, streams
 from riverbed.tools.columns.groups import (
@@ -99,7 +101,7 @@ def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress =
     target = snapshot.path / COLUMNS_DIRECTORY
     files = OsFiles()
     with working_directory(snapshot.path, COLUMNS_WORKING_PREFIX) as working:
-        fill_columns(snapshot, working, _former(snapshot), leave_bytes=leave_bytes, steps=steps)
+        fill_columns(snapshot, working, _former(snapshot.path), leave_bytes=leave_bytes, steps=steps)
         if target.exists():
             old = name_for(snapshot.path, COLUMNS_WORKING_PREFIX)
             os.rename(target, old)
@@ -121,33 +123,70 @@ def fill_columns(
 
     `former`: the files that another snapshot has, by database and key.  The rest is as in `write_columns`.
     """
-    known = former or {}
-    if snapshot.manifest.streams > _MAX_STREAMS:
-        raise ColumnsError(f"{snapshot.path} has {snapshot.manifest.streams} streams; columns are for {_MAX_STREAMS}")
+    _require_few(snapshot.path, snapshot.manifest.streams)
     snapshot.verify()
-    files = OsFiles()
+    taken = Taken(snapshot.name, snapshot.manifest.time_ms)
     count = counter(steps, COLUMNS_DIRECTORY, snapshot.manifest.entries)
 
     def written(entries: int) -> None:
         _require_space(folder, leave_bytes)
         count(entries)
 
-    (folder / "streams").mkdir()
     tables = open_compared(snapshot)
     try:
         with tables.env.begin() as txn:
-            reader = TableReader(tables, txn)
-            every = list(streams(reader))
-            full = [stream for stream in every if stream.row.length]
-            about = [
-                _about(stream, write_stream(reader, stream, folder, known.get((stream.db, stream.key)), written))
-                for stream in full
-            ]
-            about_tables = _write_tables(reader, every, snapshot, folder)
+            about = _write_files(TableReader(tables, txn), folder, taken, former or {}, written)
     finally:
         tables.close()
-    manifest = {"format": _FORMAT, "version": VERSION, "snapshot": _identity(snapshot), "streams": about}
-    manifest["tables"] = about_tables
+    _write_manifest(snapshot, folder, about)
+
+
+def fill_columns_beside(
+    path: Path, data_bytes: int, time_ms: int, rest: Callable[[], Snapshot], *, steps: Progress = ignore
+) -> None:
+    """Write the columns of a snapshot that is being made in `path`, which has its tables, so many bytes, already.
+
+    When the files are written, `rest` waits for the rest of the snapshot, and gives it; only then the columns can say
+    what they belong to.  `time_ms`: when the snapshot was begun.  Raises as `write_columns`, and what `rest` raises.
+    """
+    folder = path / COLUMNS_DIRECTORY
+    folder.mkdir(DIRECTORY_MODE)
+    tables = Tables(path, data_bytes, frozen=True)
+    try:
+        with tables.env.begin() as txn:
+            reader = TableReader(tables, txn)
+            _require_few(path, StreamWalk(reader).stream_count)
+            count = counter(steps, COLUMNS_DIRECTORY, reader.count("entries"))
+            about = _write_files(reader, folder, Taken(path.name, time_ms), _former(path), count)
+        snapshot = rest()
+        require_totals(snapshot, tables)
+    finally:
+        tables.close()
+    _write_manifest(snapshot, folder, about)
+
+
+def _require_few(path: Path, count: int) -> None:
+    if count > _MAX_STREAMS:
+        raise ColumnsError(f"{path} has {count} streams; columns are for {_MAX_STREAMS}")
+
+
+def _write_files(
+    reader: TableReader, folder: Path, taken: Taken, former: Former, written: Callable[[int], None]
+) -> dict[str, Any]:
+    """Write all files but the manifest, into an empty folder -> what the manifest says of them."""
+    (folder / "streams").mkdir()
+    every = list(streams(reader))
+    full = [stream for stream in every if stream.row.length]
+    about = [
+        _about(stream, write_stream(reader, stream, folder, former.get((stream.db, stream.key)), written))
+        for stream in full
+    ]
+    return {"streams": about, "tables": _write_tables(reader, every, taken, folder)}
+
+
+def _write_manifest(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> None:
+    files = OsFiles()
+    manifest = {"format": _FORMAT, "version": VERSION, "snapshot": _identity(snapshot), **about}
     text = json.dumps(manifest, indent=1).encode().removesuffix(b"\n}")
     guarded = text + b',\n "crc32c": "%08x"\n}\n' % crc32c(text)
     write_digested(folder / MANIFEST_NAME, [guarded], files)
@@ -175,10 +214,9 @@ def _about(stream: LiveStream, files: StreamFiles) -> dict[str, Any]:
 
 
 def _write_tables(
-    reader: TableReader, every: list[LiveStream], snapshot: Snapshot, folder: Path
+    reader: TableReader, every: list[LiveStream], taken: Taken, folder: Path
 ) -> dict[str, dict[str, Any]]:
     """Write the groups, consumers and pending entries of all streams -> what the manifest says of each file."""
-    taken = Taken(snapshot.name, snapshot.manifest.time_ms)
     here = [StreamHere(stream.db, stream.key, stream.row, Range()) for stream in every]
     tables: dict[str, tuple[pa.Schema, Iterator[pa.RecordBatch]]] = {
         "groups": (GROUPS, batches_of(GROUPS, (row for one in here for row in group_rows(reader, one, taken)))),
@@ -201,13 +239,13 @@ def _write_tables(
     return about
 
 
-def _former(snapshot: Snapshot) -> Former:
+def _former(path: Path) -> Former:
     """The files of the newest other snapshot beside this one that has columns, which are not compared with anything."""
-    for other in reversed(list_snapshots(snapshot.path.parent)):
+    for other in reversed(list_snapshots(path.parent)):
         folder = other.path / COLUMNS_DIRECTORY
         with suppress(ColumnsError, OSError, ValueError, TypeError, KeyError, AttributeError):
             # Those of another user could claim anything.
-            if other.name != snapshot.name and folder.lstat().st_uid == os.geteuid():
+            if other.name != path.name and folder.lstat().st_uid == os.geteuid():
                 values = _manifest(other, folder / MANIFEST_NAME)
                 return {
                     (int(stream["db"]), bytes.fromhex(stream["key_hex"])): StreamFiles.decode(folder, stream)

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from importlib import import_module
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.markup import escape
 
 from riverbed.server.version import VERSION
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.errors import StoreError
+from riverbed.store.layout import COLUMNS_DIRECTORY, DATA_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.snapshot.reader import Snapshot
-from riverbed.store.snapshot.writer import DEFAULT_SPLIT_EVERY, LISTING, VERIFYING, delete_old, take_snapshot
+from riverbed.store.snapshot.writer import (
+    DEFAULT_SPLIT_EVERY,
+    LISTING,
+    VERIFYING,
+    delete_old,
+    nothing_beside,
+    take_snapshot,
+)
 from riverbed.tools.console.console import (
     Failure,
     counted,
@@ -29,6 +37,9 @@ from riverbed.tools.console.console import (
 )
 from riverbed.tools.console.interrupts import interrupts_between_steps
 from riverbed.tools.console.steps import StepProgress
+from riverbed.tools.sidecar.beside import ColumnsBeside
+
+_ITEMS: Final = {VERIFYING: "rows", LISTING: "streams", COLUMNS_DIRECTORY: "entries"}
 
 
 @click.command()
@@ -71,22 +82,28 @@ def snapshot(
 
     Exit status 0: made, 2: not made, 130: interrupted; nothing is left of it then.
     """
-    write_columns = _columns_writer() if columns else None
+    if columns:
+        _require_libraries()
     with failures_explained(f"take a snapshot of {directory}"):
         if not (directory / STATE_DIRECTORY / DATA_NAME).exists() and directory.is_dir():
             refuse_redis(directory, OsFiles())
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)
-        with StepProgress({VERIFYING: "rows", LISTING: "streams"}) as steps, interrupts_between_steps() as go_on:
+        with StepProgress(_ITEMS) as steps, interrupts_between_steps() as go_on:
 
             def step(name: str, done: int, total: int) -> None:
                 go_on()
                 steps.show(name, done, total)
 
-            made = take_snapshot(directory, out, program=f"riverbed {VERSION}", split_every=split_every, steps=step)
-    if write_columns is not None:
+            with ColumnsBeside(step) if columns else nullcontext() as writer:
+                beside = nothing_beside if writer is None else writer.beside
+                program = f"riverbed {VERSION}"
+                made = take_snapshot(
+                    directory, out, program=program, split_every=split_every, steps=step, beside=beside
+                )
+    if writer is not None and writer.failure is not None:
         with failures_explained(f"write columns of {made.path}, which is made"):
-            write_columns(made)
+            raise StoreError(writer.failure)
     deleted: list[str] = []
     try:
         if keep is not None:
@@ -99,15 +116,11 @@ def snapshot(
         _print_report(made, steps.seconds, deleted)
 
 
-def _columns_writer() -> Callable[[Snapshot], object]:
-    """What writes columns.  Raises Failure without the libraries for it, before anything is made."""
-    try:
-        found: Callable[[Snapshot], object] = import_module("riverbed.tools.sidecar.sidecar").write_columns
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("numpy", "pyarrow"):
-            raise
-        raise Failure(f"{error.name} is not installed, and --columns needs it: pip install 'riverbed[sql]'") from None
-    return found
+def _require_libraries() -> None:
+    """Raise Failure without the libraries that columns need, before anything is made."""
+    for name in ("numpy", "pyarrow"):
+        if find_spec(name) is None:
+            raise Failure(f"{name} is not installed, and --columns needs it: pip install 'riverbed[sql]'")
 
 
 def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:
