@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from typing import Final
 
 ENTRY_BYTES: Final = 8
-# What the arrays take while they are empty.
+# What the arrays take beside their entries.
 EMPTY_BYTES: Final = 300_000
 _ARRAYS: Final = 4096
 _NUMBER_BITS: Final = 32
@@ -26,11 +26,14 @@ class NameIndex:
     """The numbers by the hashes of names."""
 
     def __init__(self) -> None:
-        self._arrays = [array("Q") for _ in range(_ARRAYS)]
+        self._arrays: dict[int, array[int]] = {}
 
     def add(self, name: bytes, number: int) -> None:
         hashed = hash(name) & HASH_MASK
-        insort(self._arrays[hashed % _ARRAYS], hashed << _NUMBER_BITS | number)
+        numbers = self._arrays.get(hashed % _ARRAYS)
+        if numbers is None:
+            numbers = self._arrays[hashed % _ARRAYS] = array("Q")
+        insort(numbers, hashed << _NUMBER_BITS | number)
 
     def remove(self, name: bytes, number: int) -> None:
         hashed = hash(name) & HASH_MASK
@@ -40,7 +43,7 @@ class NameIndex:
     def find(self, name: bytes) -> list[int]:
         """The numbers of all consumers whose names have the hash of this one."""
         hashed = hash(name) & HASH_MASK
-        numbers = self._arrays[hashed % _ARRAYS]
+        numbers = self._arrays.get(hashed % _ARRAYS, ())
         at = bisect_left(numbers, hashed << _NUMBER_BITS)
         found = []
         while at < len(numbers) and numbers[at] >> _NUMBER_BITS == hashed:
