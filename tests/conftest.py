@@ -1,8 +1,8 @@
 """Fixtures: servers on temporary directories, checked for broken invariants when a test is done with them.
 
 Some tests mount file systems, which takes root.  Other users see them counted as deselected, with a line at the end of
-the run that says so.  Tests that `make test` has run in the interpreted form, and that run nothing of the compiled one,
-are deselected there.
+the run that says so.  Tests that `make test` runs in one of the two forms, as they say nothing of the other, are
+deselected in that one.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ def has_room(directory: Path) -> bool:
 
 
 # Most of the time would go into waiting for a disk.  Tests for which it matters what a disk does mount one.
+# TMPDIR is for the programs that tests start, and for tests that make a directory for each example of Hypothesis.
 MEMORY = Path("/dev/shm")
 if "PYTEST_DEBUG_TEMPROOT" not in os.environ and has_room(MEMORY):
     os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
+    os.environ.setdefault("TMPDIR", str(MEMORY))
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = {TESTS / "system": "slow", TESTS / "tools" / "spark": "spark"}
@@ -71,6 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than about a second; every test of tests/system has it")
     config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")
     config.addinivalue_line("markers", "once: runs nothing of the form under test; left out for the compiled one")
+    config.addinivalue_line("markers", "compiled: of an installation of compiled modules; left out where there is none")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -94,11 +97,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(mark)
     if hasattr(config, "workerinput"):  # in a worker of xdist
         items.sort(key=lambda item: (not item.get_closest_marker("spark"), not item.get_closest_marker("slow")))
-    marks = [mark for mark, is_asked in (("needs_root", os.geteuid() != 0), ("once", is_compiled())) if is_asked]
-    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    left_out = [item for item in items if _is_left_out(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    if item.get_closest_marker("needs_root") and os.geteuid() != 0:
+        return True
+    if item.get_closest_marker("compiled"):
+        return not is_compiled()
+    return item.get_closest_marker("once") is not None and is_compiled()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 import tarfile
 import tomllib
 import zipfile
@@ -31,7 +32,7 @@ from tests.support.replicas import follow, syncs, until_level
 from tests.support.servers import ROOT, RiverbedServer
 from tests.support.waiting import rewritten
 
-pytestmark = pytest.mark.once  # each installs a wheel that it builds
+pytestmark = pytest.mark.once  # but for those that are `compiled`, each installs a wheel that it builds
 
 TRACE = "imported"
 FOREIGN = [
@@ -258,23 +259,24 @@ def test_an_installation_without_a_compiler_has_the_reference(foreign: Path, tmp
 # -- compiled modules ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """An environment with a wheel in it whose hot modules are compiled."""
-    directory = tmp_path_factory.mktemp("compiled")
-    built = build_wheel(copy_source(directory / "source"), directory, RIVERBED_COMPILE="1")
-    assert "-abi3-" not in built.name, "for one version of Python alone"
-    return install(built, directory / "environment")
+@pytest.fixture
+def compiled() -> Environment:
+    """The environment of these tests: `make test-compiled` has built its wheel."""
+    return Environment(Path(sys.prefix))
 
 
+@pytest.mark.compiled
 def test_every_module_of_the_list_is_compiled(compiled: Environment, foreign: Path) -> None:
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["riverbed"]["compiled"]
     program = "import importlib, sys; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
     found = run([compiled.python, "-c", program, *listed], foreign).split()
     assert [Path(path).name for path in found if path.endswith(".py")] == []
+    [tags] = compiled.site.glob("riverbed-*.dist-info/WHEEL")
+    assert "-abi3-" not in tags.read_text(), "for one version of Python alone"
     assert ", compiled, with the native module)" in run([compiled.program("riverbed-server"), "--version"], foreign)
 
 
+@pytest.mark.compiled
 def test_a_compiled_server_serves_rewrites_and_starts_again(
     compiled: Environment, foreign: Path, tmp_path: Path
 ) -> None:

@@ -22,16 +22,17 @@ from tests.support.impostor import impostor
 from tests.support.raw import encode
 from tests.support.servers import ROOT
 
-HOSTILE = """
+CALL = """
 import resource, sys
 from tests.support.impostor import impostor
 from riverbed.tools.console.console import Failure
 from riverbed.tools.live.redisclient import Address, RedisClient
 
-answer = eval(sys.argv[1])
-with impostor(b"+PONG\\r\\n", answer, b"") as port:
+expression, room_mb = sys.argv[1:]
+answers, patient = eval(expression)
+with impostor(b"+PONG\\r\\n", *answers, patient=patient) as port:
     client = RedisClient(Address("127.0.0.1", port), 60)
-    limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (100 << 20)
+    limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (int(room_mb) << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
         client.call("XINFO", "STREAM", "s")
@@ -40,6 +41,13 @@ with impostor(b"+PONG\\r\\n", answer, b"") as port:
     finally:
         client.close()
 """
+
+
+def call(answers: str, room_mb: int, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A call in a process that may take `room_mb` more, and that a server gives `answers`."""
+    command = [sys.executable, "-c", CALL, answers, str(room_mb)]
+    environment = os.environ | variables
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.mark.parametrize(
@@ -56,30 +64,9 @@ with impostor(b"+PONG\\r\\n", answer, b"") as port:
     ],
 )
 def test_lists_that_a_server_only_announces_take_no_memory(answer: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", HOSTILE, answer], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = call(f"([{answer}, b''], True)", 100)
     assert "does not speak Redis's protocol: " in done.stdout, done.stderr[-2000:]
     assert "Traceback" not in done.stderr
-
-
-STREAMED = """
-import resource, sys
-from tests.support.impostor import impostor
-from riverbed.tools.console.console import Failure
-from riverbed.tools.live.redisclient import Address, RedisClient
-
-with impostor(b"+PONG\\r\\n", eval(sys.argv[1]), *[b"x" * (1 << 20)] * 300, patient=False) as port:
-    client = RedisClient(Address("127.0.0.1", port), 60)
-    limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (200 << 20)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    try:
-        client.call("XINFO", "STREAM", "s")
-    except Failure as failure:
-        sys.stdout.write(str(failure))
-    finally:
-        client.close()
-"""
 
 
 @pytest.mark.parametrize(
@@ -91,15 +78,7 @@ with impostor(b"+PONG\\r\\n", eval(sys.argv[1]), *[b"x" * (1 << 20)] * 300, pati
     ],
 )
 def test_a_reply_beyond_the_bound_ends_the_connection_before_it_takes_memory(answer: str, why: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", STREAMED, answer],
-        cwd=ROOT,
-        env=os.environ | {"RIVERBED_MAX_REPLY_MB": "64"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = call(f"([{answer}, *[b'x' * (1 << 20)] * 300], False)", 200, RIVERBED_MAX_REPLY_MB="64")
     assert why in done.stdout, (done.stdout, done.stderr[-2000:])
 
 

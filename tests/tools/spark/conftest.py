@@ -4,11 +4,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.servers import IMPORTED_FROM, ROOT
+from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer
 
 # Of the package, which is the folder: tests that follow in the same process must not find these settings.
 
@@ -32,6 +33,13 @@ def spark(temporary: None) -> Iterator[SparkSession]:
         session = start_spark()
         yield session
         session.stop()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RiverbedServer]:
+    """A running server of ours, with its data in `data` of the test's folder."""
+    with RiverbedServer(tmp_path / "data", tmp_path) as server:
+        yield server
 
 
 def start_spark() -> SparkSession:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from riverbed.tools.spark.reading.schemas import default_schema, warn_of_default
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
 from tests.tools.spark.stores import freeze, rows_read
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RiverbedServer]:
-    with RiverbedServer(tmp_path / "data", tmp_path) as server:
-        yield server
 
 
 def test_entries_are_what_xrange_answers(spark: SparkSession, server: RiverbedServer) -> None:

@@ -3,12 +3,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import quantiles
 
-import pytest
 import redis
 from pyspark.sql import SparkSession
 
@@ -17,12 +15,6 @@ from tests.tools.spark.jobruns import freeze, report, run
 
 FIRST_MS = 1_763_683_200_000  # 2025-11-21, midnight
 MINUTE_MS = 60_000
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RiverbedServer]:
-    with RiverbedServer(tmp_path / "data", tmp_path) as server:
-        yield server
 
 
 def test_minutes_bytes_and_gaps_are_those_counted_by_hand(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 import redis
 from pyspark.sql import SparkSession
@@ -18,12 +15,6 @@ from riverbed.tools.spark.source import RiverbedSource
 from tests.support.servers import RiverbedServer
 
 STARTS = {(0, b"\xff/%"): make_id(5, 7), (3, b""): make_id(1, 0)}
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RiverbedServer]:
-    with RiverbedServer(tmp_path / "data", tmp_path) as server:
-        yield server
 
 
 def test_each_stream_begins_where_starting_offsets_say(spark: SparkSession, server: RiverbedServer) -> None:

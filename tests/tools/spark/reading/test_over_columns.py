@@ -29,6 +29,7 @@ from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, sid
+from tests.tools.spark.queries import read_all
 from tests.tools.spark.stores import freeze, random_store
 
 IDS = "_key string, _key_binary binary, _db int, _id string, _ms bigint, _seq bigint, _snapshot string"
@@ -357,22 +358,6 @@ def test_spark_reads_equal_rows(spark: SparkSession, large: Snapshot, where: str
     assert found == row_hash(tables) and found[0]
 
 
-def stream_into(spark: SparkSession, source: Path, work: Path, **options: str) -> list[int]:
-    query = (
-        spark.readStream.format("riverbed")
-        .options(**options)
-        .schema("_key string, _id string, user string, amount double, raw binary")
-        .load(str(source))
-        .writeStream.format("parquet")
-        .option("path", str(work / "sink"))
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return [progress["numInputRows"] for progress in query.recentProgress]
-
-
 def test_a_stream_of_snapshots_reads_each_entry_once_over_columns_and_tables_in_turn(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -395,7 +380,9 @@ def test_a_stream_of_snapshots_reads_each_entry_once_over_columns_and_tables_in_
             _flip(max((snapshot.path / "columns").rglob("streams/*/*.parquet")))
         for columns in ("read", "ignore"):
             options = {"columns": columns, "maxRowsPerTrigger": "3000"}
-            assert sum(stream_into(spark, folder, tmp_path / columns, **options)) == 4000
+            schema = "_key string, _id string, user string, amount double, raw binary"
+            batches = read_all(spark, folder, tmp_path / columns, schema, **options)
+            assert sum(progress["numInputRows"] for progress in batches) == 4000
     for columns in ("read", "ignore"):
         rows = spark.read.parquet(str(tmp_path / columns / "sink"))
         assert rows.select("_id").distinct().count() == 16_000

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,29 +13,13 @@ from pyspark.sql.streaming.listener import SourceProgress
 from riverbed.tools.spark.errors import SourceError
 from riverbed.tools.spark.streaming.lag import Lag, lag_by_stream
 from tests.support.servers import RiverbedServer
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RiverbedServer]:
-    with RiverbedServer(tmp_path / "data", tmp_path) as server:
-        yield server
+from tests.tools.spark.queries import read_all
 
 
 def lags(spark: SparkSession, path: Path, work: Path, **options: str) -> list[dict[str, Lag]]:
     """The lag in the progress of each batch of a query that reads all there is."""
-    query = (
-        spark.readStream.format("riverbed")
-        .options(**options)
-        .schema("_id string, n int")
-        .load(str(path))
-        .writeStream.format("parquet")
-        .option("path", str(work / "sink"))
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return [lag_by_stream(progress.sources[0]) for progress in query.recentProgress]
+    batches = read_all(spark, path, work, "_id string, n int", **options)
+    return [lag_by_stream(progress.sources[0]) for progress in batches]
 
 
 def test_progress_of_a_query_tells_how_far_each_stream_is_behind(

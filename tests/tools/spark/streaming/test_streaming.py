@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,30 +14,14 @@ from riverbed.tools.spark.errors import SourceError
 from riverbed.tools.spark.source import RiverbedSource
 from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress
 from tests.support.servers import RiverbedServer
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RiverbedServer]:
-    with RiverbedServer(tmp_path / "data", tmp_path) as server:
-        yield server
+from tests.tools.spark.queries import read_all
 
 
 def run(spark: SparkSession, source: Path, work: Path, rows_a_batch: int, **options: str) -> list[int]:
     """Read all there is into a Parquet sink; -> the rows of each batch."""
-    query = (
-        spark.readStream.format("riverbed")
-        .option("maxRowsPerTrigger", rows_a_batch)
-        .options(**options)
-        .schema("_key string, _id string, n int")
-        .load(str(source))
-        .writeStream.format("parquet")
-        .option("path", str(work / "sink"))
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return [progress["numInputRows"] for progress in query.recentProgress]
+    schema = "_key string, _id string, n int"
+    batches = read_all(spark, source, work, schema, maxRowsPerTrigger=rows_a_batch, **options)
+    return [progress["numInputRows"] for progress in batches]
 
 
 def test_a_restarted_query_reads_each_entry_once(spark: SparkSession, server: RiverbedServer, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,12 +38,6 @@ DAY_MS = 86_400_000
 FIRST_MS = 1_763_683_200_000  # 2025-11-21, midnight
 
 Row = tuple[bytes, str, str, dict[str, bytes]]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RiverbedServer]:
-    with RiverbedServer(tmp_path / "data", tmp_path) as server:
-        yield server
 
 
 @pytest.fixture
