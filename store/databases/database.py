@@ -186,13 +186,13 @@ class Database(Namespace):
             self.txn.joined_commands += count - 1
         return count
 
-    def _lend(self, key: bytes, size: int) -> bool:
-        """Lend the stream at `key` for an entry with `size` bytes of fields, if it is a simple one."""
+    def _lend(self, key: bytes, size: int, trims: bool) -> bool:
+        """Lend the stream at `key` for an entry with `size` bytes of fields, which may trim, if it is a simple one."""
         stream = None if key in self.interest else self.stream(key, 0)
         if stream is None or stream.expire_ms:
             return False
         del self.cached[key]
-        self._lent.lend(stream, size)
+        self._lent.lend(stream, size, trims)
         return True
 
     def take_back(self, key: bytes) -> Stream | None:

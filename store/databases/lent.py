@@ -48,9 +48,9 @@ class LentStreams:
         """Bytes of the rows that wait."""
         return self._size
 
-    def lend(self, stream: Stream, size: int) -> None:
+    def lend(self, stream: Stream, size: int, trims: bool) -> None:
         """Lend a stream that does not expire, for an entry with `size` bytes of fields and those after it."""
-        self._tails[stream.key] = lend(stream, size)
+        self._tails[stream.key] = lend(stream, size, trims)
         self._streams[stream.key] = stream
 
     def append(self, run: Run, at: int, watched: dict[bytes, int], now_ms: int) -> tuple[int, bytes, bytes]:

@@ -28,10 +28,11 @@ _PREFIX_BYTES: Final = 8
 _NODES: Final = 16
 
 
-def lend(stream: Stream, size: int) -> Tail:
+def lend(stream: Stream, size: int, trims: bool) -> Tail:
     """What may be appended to the stream natively, from an entry of `size` bytes of fields on, until `take_back`.
 
-    The caller has made sure that the stream does not expire.
+    Unless this entry `trims`, those that do are not taken when they might remove one: to read the first node takes a
+    quarter of the time of lending.  The caller has made sure that the stream does not expire.
     """
     txn = stream.txn
     most = room = 0
@@ -42,7 +43,7 @@ def lend(stream: Stream, size: int) -> Tail:
     if size >= max_bytes:  # it has a node of its own
         most, max_entries, max_bytes, nodes = 0, 1, size + 1, 1
         txn.largest_row = UNBOUNDED_ROW
-    oldest, node_end, node_live = _front(stream)
+    oldest, node_end, node_live = _front(stream) if trims else (MIN_ID, MIN_ID, 0)
     return open_tail(
         stream.prefix + pack_id(stream.last_id),
         pack_id(oldest),

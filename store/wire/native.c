@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 15            /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 16            /* raise it, here and in `reference.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -2380,7 +2380,7 @@ run_request(PyObject *self, PyObject *argument)
     return at < 0 ? NULL : words;
 }
 
-PyDoc_STRVAR(entry_doc, "entry(at) -> (key, bytes of fields) of entry `at`, which there is");
+PyDoc_STRVAR(entry_doc, "entry(at) -> (key, bytes of fields, whether it trims) of entry `at`, which there is");
 
 static PyObject *
 run_entry(PyObject *self, PyObject *argument)
@@ -2390,8 +2390,8 @@ run_entry(PyObject *self, PyObject *argument)
     if (at < 0)
         return NULL;
     const Entry *entry = &run->entries[at];
-    return Py_BuildValue("y#n", PyBytes_AsString(run->chunk) + entry->key, entry->key_length,
-                         entry->end - entry->fields);
+    return Py_BuildValue("y#nO", PyBytes_AsString(run->chunk) + entry->key, entry->key_length,
+                         entry->end - entry->fields, entry->trim == NO_TRIM ? Py_False : Py_True);
 }
 
 PyDoc_STRVAR(rest_doc, "rest(at) -> the run from entry `at` on, which there is");

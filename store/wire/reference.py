@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 from riverbed.store.checksum import crc32c
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 15
+INTERFACE: Final = 16
 
 NO_RUNS: Final = 0
 APPENDED: Final = 1
@@ -165,10 +165,11 @@ class Run:
         _checked(at, len(self) - 1)
         return _words_at(self._chunk, self.entries[at].start, self.entries[at].end)[0]
 
-    def entry(self, at: int) -> tuple[bytes, int]:
-        """-> (key, bytes of fields) of entry `at`.  ValueError when there is no such entry."""
+    def entry(self, at: int) -> tuple[bytes, int, bool]:
+        """-> (key, bytes of fields, whether it trims) of entry `at`.  ValueError when there is no such entry."""
         _checked(at, len(self) - 1)
-        return self.entries[at].key, self.entries[at].size
+        entry = self.entries[at]
+        return entry.key, entry.size, entry.trim is not None
 
     def rest(self, at: int) -> Run:
         """The run from entry `at` on.  ValueError when there is no such entry."""

@@ -129,7 +129,7 @@ def test_neighbours_become_a_run() -> None:
     assert told(read([xadd(b"a")] * 600, APPENDED)) == [(b"s", 256), (b"s", 256), (b"s", 88)]
     run = one_run(commands[3:])
     assert run.requests() == commands[3:]
-    assert [run.entry(at) for at in range(3)] == [(b"s", 14), (b"t", 14), (b"s", 28)]
+    assert [run.entry(at) for at in range(3)] == [(b"s", 14, False), (b"t", 14, False), (b"s", 28, False)]
     assert run.word_count == 2
     rest = run.rest(1)
     assert (rest.key, rest.requests()) == (b"t", commands[4:])
