@@ -7,6 +7,7 @@ deselected in that one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -138,6 +139,16 @@ def broken_invariants(directory: Path) -> list[str]:
     from riverbed.store.check import check
 
     return [str(violation) for violation in check(directory)]
+
+
+@contextlib.contextmanager
+def shared_server(factory: pytest.TempPathFactory, **options: object) -> Iterator[RiverbedServer]:
+    """A server for all tests of a module; its store is checked when they are done with it."""
+    place = factory.mktemp("riverbed")
+    with RiverbedServer(place, factory.mktemp("logs"), options) as server:
+        yield server
+        server.stop()
+    assert broken_invariants(place) == []
 
 
 StartRiverbed = Callable[..., RiverbedServer]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import StartRiverbed, broken_invariants
+from tests.conftest import StartRiverbed, shared_server
 from tests.support.raw import RawClient, parse
 from tests.support.servers import RiverbedServer
 from tests.support.waiting import until
@@ -30,11 +30,8 @@ SIZES = [number + step for number in (1 << 31, 1 << 32, 1 << 63, 1 << 64) for st
 @pytest.fixture(scope="module")
 def riverbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiverbedServer]:
     """A server for all of these tests: a weakness would end it, or keep it from answering the next one."""
-    place = tmp_path_factory.mktemp("riverbed")
-    with RiverbedServer(place, tmp_path_factory.mktemp("logs")) as server:
+    with shared_server(tmp_path_factory) as server:
         yield server
-        server.stop()
-    assert broken_invariants(place) == []
 
 
 @pytest.fixture

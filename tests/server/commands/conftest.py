@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import broken_invariants
+from tests.conftest import broken_invariants, shared_server
 from tests.support.in_process import HandClock, Product
 from tests.support.pair import Pair
 from tests.support.raw import RawClient
@@ -16,12 +16,9 @@ from tests.support.servers import RedisServer, RiverbedServer
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiverbedServer]:
-    """A server that all tests of a module share; its store is checked when they are done with it."""
-    place = tmp_path_factory.mktemp("riverbed")
-    with RiverbedServer(place, tmp_path_factory.mktemp("logs")) as server:
+    """A server that all tests of a module share."""
+    with shared_server(tmp_path_factory) as server:
         yield server
-        server.stop()
-    assert broken_invariants(place) == []
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.conftest import StartRiverbed
+from tests.conftest import shared_server
 from tests.support.effort import server_cpu_s, unit_s
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
@@ -22,14 +22,14 @@ LONG_KEY = b"a" * 300_000
 SLOW = b"*" + b"?a" * 20_000 + b"b*"
 
 
-@pytest.fixture
-def server(start_riverbed: StartRiverbed) -> Iterator[RiverbedServer]:
-    """Some keys, one of which is long."""
-    server = start_riverbed(options={"appendfsync": "no"})
-    with server.client() as client:
-        client.pipeline([("XADD", f"key:{number}", "1-1", "f", "v") for number in range(3000)])
-        client.ask("XADD", LONG_KEY, "1-1", "f", "v")
-    return server
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiverbedServer]:
+    """Some keys, one of which is long.  These tests only read."""
+    with shared_server(tmp_path_factory, appendfsync="no") as server:
+        with server.client() as client:
+            client.pipeline([("XADD", f"key:{number}", "1-1", "f", "v") for number in range(3000)])
+            client.ask("XADD", LONG_KEY, "1-1", "f", "v")
+        yield server
 
 
 def longest_wait(server: RiverbedServer, *commands: Words, gone_after_s: float = 5.0) -> float:
