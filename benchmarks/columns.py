@@ -7,6 +7,7 @@ dictionary helps.
 
     cold      the files are not in the page cache
     first     the first query of a process whose Spark has just started
+    archive   the same, where Java has an archive of Spark's classes, made by such a process
 
 A snapshot is taken with columns and without.  Then a stream grows by a twentieth of its first size before each of
 twenty snapshots, and a file that several of them share counts once.
@@ -14,7 +15,6 @@ twenty snapshots, and a file that several of them share counts once.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -153,7 +153,6 @@ def _rates(rig: Rig, data: _Data, sessions: str, entries: int) -> list[Measureme
         for query in _QUERIES
     }
     cold = {query: Line(f"{query.what}, {sessions}, cold", "M entries/s", judged=query.judged) for query in _QUERIES}
-    first = Line(f"first query, {sessions}", "s", below(2, "s"))
     with session(_CORES) as spark:
         _compare(rig, spark, data, entries)
         for query in _QUERIES:
@@ -167,11 +166,28 @@ def _rates(rig: Rig, data: _Data, sessions: str, entries: int) -> list[Measureme
                 for source in _SOURCES:
                     _forget(data.files(source))
                     cold[query].of(source).append(entries / _timed(spark, data, source, query) / 1e6)
-    for source in _SOURCES * rig.sizes.rounds:
-        rig.say(f"first query, {sessions}: {source}")
-        words = [sys.executable, "-m", "benchmarks.columns", source, str(data.snapshot), str(data.parquet)]
-        first.of(source).append(json.loads(subprocess.check_output(words, cwd=ROOT, stderr=subprocess.DEVNULL)))
-    return [*warm.values(), *cold.values(), first]
+    return [*warm.values(), *cold.values(), *_first_queries(rig, data, sessions)]
+
+
+def _first_queries(rig: Rig, data: _Data, sessions: str) -> list[Line]:
+    archive = rig.new_directory() / "spark.jsa"
+    rig.say("making an archive of Spark's classes")
+    _first_query(data, "format", f"-XX:ArchiveClassesAtExit={archive}")
+    lines = []
+    for what, java_options in (("first query", ""), ("first query, archive", f"-XX:SharedArchiveFile={archive}")):
+        line = Line(f"{what}, {sessions}", "s", below(2, "s"))
+        for source in _SOURCES * rig.sizes.rounds:
+            rig.say(f"{line.what}: {source}")
+            line.of(source).append(_first_query(data, source, java_options))
+        lines.append(line)
+    return lines
+
+
+def _first_query(data: _Data, source: str, java_options: str) -> float:
+    """The seconds of a process's first query, from the moment that its session is there."""
+    words = [sys.executable, "-m", "benchmarks.columns", source, data.snapshot, data.parquet, java_options]
+    # Until Java has ended too.
+    return float(subprocess.check_output(words, cwd=ROOT, stderr=subprocess.DEVNULL))
 
 
 def _timed(spark: SparkSession, data: _Data, source: str, query: _Query) -> float:
@@ -257,11 +273,11 @@ def _disk_bytes(folders: list[Path]) -> int:
     return sum({about.st_ino: about.st_blocks * 512 for about in files}.values())
 
 
-def _first_query(source: str, snapshot: str, parquet: str) -> None:
-    """Print the seconds of a process's first query, from the moment that its session is there."""
-    with session(_CORES) as spark:
+def _print_first_query(source: str, snapshot: str, parquet: str, java_options: str) -> None:
+    # Java would print its notes about archives too.
+    with session(_CORES, f"-Xlog:disable {java_options}") as spark:
         print(_timed(spark, _Data(Path(snapshot), Path(parquet)), source, _QUERIES[1]))
 
 
 if __name__ == "__main__":
-    _first_query(*sys.argv[1:])
+    _print_first_query(*sys.argv[1:])

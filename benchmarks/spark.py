@@ -210,8 +210,8 @@ class _Sources:
 
 
 @contextlib.contextmanager
-def session(cores: int) -> Iterator[SparkSession]:
-    """Spark on so many cores of this machine, and the Python source beside it."""
+def session(cores: int, java_options: str = "") -> Iterator[SparkSession]:
+    """Spark on so many cores of this machine, in a Java with these options, and the Python source beside it."""
     from pyspark.sql import SparkSession
 
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -223,6 +223,7 @@ def session(cores: int) -> Iterator[SparkSession]:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.log.level", "ERROR")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
