@@ -34,10 +34,10 @@ from typing import Final, NamedTuple, Self
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file, read_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
+from riverbed.store.recovery.kept_pages import kept_pages
 from riverbed.store.swap import KilledCompaction
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.kept_pages import kept_pages
 from riverbed.store.tables.power_loss import WentBack
 
 # The files that opening the tables makes in their folder.

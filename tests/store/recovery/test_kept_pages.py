@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.store.recovery.kept_pages import kept_pages
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.kept_pages import kept_pages
 
 _META_PAGES = 2
 
