@@ -306,9 +306,10 @@ def _summarize_many(request: Request) -> Work:
 def _summary_pieces(shown: GroupsView, group_no: int) -> Generator[bytes, None, None]:
     owners = yield from in_turns(shown.consumers(group_no, only_owners=True))
     yield _summary_head(shown.group(group_no).pel_count, shown.edges(group_no, owners.owners), owners.count)
-    rows = (shown.consumer(group_no, number) for _, number in owners.taken())
-    while piece := [_pending_of(row) for row in islice(rows, _PIECE_ROWS)]:
-        yield b"".join(piece)
+    taken = owners.taken()
+    # compiled, a generator expression would read the rows of all of them at once
+    while part := list(islice(taken, _PIECE_ROWS)):
+        yield b"".join([_pending_of(shown.consumer(group_no, number)) for _, number in part])
 
 
 def _summary_head(count: int, edges: tuple[StreamID, StreamID], owners: int) -> bytes:
