@@ -2,7 +2,7 @@
 
     XADD out * f v    XACK in g 1-0    XADD out * f v    XACK in g 2-0    ->    two XADDs, then an XACK of two entries
 
-One by one, each of these commands takes Python three times as long.
+One by one, each of these commands takes Python two to three times as long, in pipelines of 64.
 """
 
 from __future__ import annotations
