@@ -24,7 +24,7 @@ _IS_KNOWN: Final = lmdb.__version__.startswith("3.0.")
 _Verifier: Final[Any] = verify._Verifier if _IS_KNOWN else object
 
 
-class _Walk(_Verifier):  # type: ignore[misc]
+class _Walk(_Verifier):  # type: ignore[misc]  # the verifier has no types
     """The verifier with another look at leaves."""
 
     def _walk_leaf(self, ctx: dict[str, Any], pgno: int, buf: bytes) -> None:
