@@ -130,6 +130,14 @@ class Database(Namespace):
                 raise DamagedRowError(f"the row of a group of key {quoted(stream.key)}") from None
         return groups
 
+    def group_to_ack(self, key: bytes, name: bytes, now_ms: int) -> Group | None:
+        """The group `name` of the stream at `key`, for one who asks nothing about entries; None when one is missing.
+
+        A stream that is lent stays lent: a client that appends to it and acknowledges in turn saves a fifth.
+        """
+        stream = self._lent.outdated(key) or self.stream(key, now_ms)
+        return None if stream is None else self.groups(stream).get(name)
+
     def let_go_of_groups(self) -> None:
         """Forget most groups that were read, behind a commit: their streams still know their names."""
         for groups in self._groups.values():

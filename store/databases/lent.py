@@ -94,6 +94,10 @@ class LentStreams:
     def all_keys(self) -> list[bytes]:
         return list(self._tails)
 
+    def outdated(self, key: bytes) -> Stream | None:
+        """The object of a lent stream, which knows nothing of what was appended; None when it is not lent."""
+        return self._streams.get(key)
+
     def take_back(self, key: bytes) -> Stream | None:
         """The stream at `key` with all that was appended; None when it is not lent."""
         tail = self._tails.pop(key, None)

@@ -37,6 +37,11 @@ def find_group(request: Request, key: bytes, name: bytes) -> tuple[Stream, Group
     return None if stream is None or group is None else (stream, group)
 
 
+def find_group_to_ack(request: Request, key: bytes, name: bytes) -> Group | None:
+    """The group alone, for one who asks nothing about entries: a stream that is lent stays lent."""
+    return request.db.group_to_ack(key, name, request.now_ms)
+
+
 def need_group(request: Request, key: bytes, name: bytes, where: bytes = b"") -> tuple[Stream, Group]:
     """As `find_group`; CommandError when there is none."""
     found = find_group(request, key, name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from riverbed.server.commands.groups.groups import find_group
+from riverbed.server.commands.groups.groups import find_group_to_ack
 from riverbed.server.commands.streams.streams import AppendedPart
 from riverbed.store.wire import Mix
 
@@ -27,9 +27,9 @@ def add_and_ack(counters: MixCounters, request: Request) -> tuple[bytes] | Appen
     count = mix.acks_before(added)
     acked = bytes(count)
     if count:
-        found = find_group(request, mix.key, mix.group)
-        if found is not None:
-            acked = found[1].ack_each(*mix.acks(count))
+        group = find_group_to_ack(request, mix.key, mix.group)
+        if group is not None:
+            acked = group.ack_each(*mix.acks(count))
     counters.others += count
     replies = mix.replies(ids, acked)
     return (replies,) if added + count == len(mix) else AppendedPart(replies, added + count)

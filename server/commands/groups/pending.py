@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
-from riverbed.server.commands.groups.groups import find_group, need_group
+from riverbed.server.commands.groups.groups import find_group, find_group_to_ack, need_group
 from riverbed.server.commands.slices import (
     SLICE_IDS,
     first_ids,
@@ -70,20 +70,20 @@ def xack(request: Request) -> Reply:
     With a missing key or group the answer is 0 before the IDs are parsed, as in Redis.
     """
     argv = request.argv
-    found = find_group(request, argv[1], argv[2])
-    if found is None:
+    group = find_group_to_ack(request, argv[1], argv[2])
+    if group is None:
         return 0
     if len(argv) > _SLICE_ACKS:
         return in_slices(request, _ack)
     if len(argv) == 4:
         packed = packed_id(argv[3])
         if packed is not None:
-            return found[1].ack_one(packed, argv[3])
+            return group.ack_one(packed, argv[3])
     words = argv[3:]
     known = request.txn.recent_deliveries.take(words)
     if known is not None:
-        return found[1].ack(known[0], None, known[1])
-    return found[1].ack(parse_packed_ids(words), words)
+        return group.ack(known[0], None, known[1])
+    return group.ack(parse_packed_ids(words), words)
 
 
 def _ack(request: Request) -> Work:
@@ -93,10 +93,10 @@ def _ack(request: Request) -> Work:
     for at in range(0, len(packed_ids), _SLICE_ACKS):
         if at:
             yield first_ids(at, len(packed_ids))
-        found = find_group(request, request.argv[1], request.argv[2])
-        if found is None:
+        group = find_group_to_ack(request, request.argv[1], request.argv[2])
+        if group is None:
             break
-        total += found[1].ack(packed_ids[at : at + _SLICE_ACKS], words[at : at + _SLICE_ACKS])
+        total += group.ack(packed_ids[at : at + _SLICE_ACKS], words[at : at + _SLICE_ACKS])
     return total
 
 

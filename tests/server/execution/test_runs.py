@@ -207,6 +207,21 @@ def test_a_mix_is_executed_as_one_and_answers_in_the_order_of_its_requests(tmp_p
     assert acks.split() == [b"XACK", b"s", b"g", *(f"{MS}-{seq}".encode() for seq in range(20))]
 
 
+def test_a_stream_that_is_lent_stays_lent_while_its_entries_are_acknowledged(tmp_path: Path) -> None:
+    lent_counts: list[int] = []
+
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", "XADD s 1-1 f v", "XADD s 2-1 f v")
+        await ticks.ask(client, "XREADGROUP GROUP g c STREAMS s >", "XADD s 3-1 f v", "XADD s 4-1 f v")
+        replies = await ticks.ask(client, "XACK s g 1-1", "XADD s 5-1 f v", "XACK s g 9-9 2-1", "XACK s none 1-1")
+        lent_counts.append(ticks.engine.txn.databases[0].lent_count)
+        return replies + await ticks.ask(client, "XADD s 6-1 f v", "XACK s g 2-1", "XPENDING s g", "XRANGE s - +")
+
+    assert same(tmp_path, scenario)[:4] == [b":1\r\n", *bulks("5-1"), b":1\r\n", b":0\r\n"]
+    assert lent_counts == [0, 1]  # without runs no stream is ever lent
+
+
 def test_a_mix_ends_where_a_client_waits_for_its_stream(tmp_path: Path) -> None:
     async def scenario(ticks: Ticks) -> list[list[bytes]]:
         writer, reader = ticks.connect(), ticks.connect()
@@ -236,7 +251,7 @@ def test_a_mix_that_meets_a_defect_is_executed_one_by_one(tmp_path: Path) -> Non
             client, "XGROUP CREATE s g 0 MKSTREAM", *["XADD s * f v"] * 4, "XREADGROUP GROUP g c STREAMS s >"
         )
         lines = [line for seq in range(4) for line in ("XADD s * f v", f"XACK s g {MS}-{seq}")]
-        with patch.object(mixes, "find_group", side_effect=RuntimeError("planted")) as find_group:
+        with patch.object(mixes, "find_group_to_ack", side_effect=RuntimeError("planted")) as find_group:
             replies = await ticks.ask(client, *lines)
         assert find_group.call_count == 1
         assert replies == [
