@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from riverbed.server import errors
 from riverbed.server.errors import CommandError
@@ -15,10 +16,15 @@ INT64_MIN = -(1 << 63)
 
 # Redis reads integers strictly: no sign but minus, no leading zero, no blank.
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+# Most counts and times: 0.03 us instead of 0.3.
+_SMALL: Final = {b"%d" % number: number for number in range(1025)}
 
 
 def parse_int(text: bytes, error: str = errors.NOT_AN_INTEGER) -> int:
     """A canonical signed 64-bit decimal; CommandError(error) for anything else."""
+    small = _SMALL.get(text)
+    if small is not None:
+        return small
     if _INTEGER.fullmatch(text):
         number = int(text)
         if INT64_MIN <= number <= INT64_MAX:

@@ -200,10 +200,15 @@ def seek(cursor: AnyCursor, low: bytes) -> bool:
 
     A flipped bit in a page of the tree leads to a page beside the right one.  Then the row that is found is below
     `low`, as LMDB takes the first one of the next page without a look at its key, or the row before it is not.
+    Nobody doubts a row whose key is `low`: most ranges begin with an entry that is there.
     """
     found = cursor.set_range(low)
-    if found and bytes(cursor.key()) < low:
-        raise _out_of_order()
+    if found:
+        key = bytes(cursor.key())
+        if key == low:
+            return True
+        if key < low:
+            raise _out_of_order()
     is_first = not (cursor.prev() if found else cursor.last())
     if not is_first and bytes(cursor.key()) >= low:
         raise _out_of_order()

@@ -75,3 +75,14 @@ def test_a_search_that_lands_beside_its_place_is_an_error(find: Callable[[Any, b
     """Also one that takes itself to be behind the last row."""
     with pytest.raises(DamagedRowError):
         find(Misled(by), b"e" if by < 0 else b"c")
+
+
+@pytest.mark.parametrize("by", [-1, 1, 9])
+def test_a_search_for_a_row_that_is_there_and_is_missed_is_an_error(by: int) -> None:
+    with pytest.raises(DamagedRowError):
+        seek(Misled(by), b"d")
+
+
+def test_the_row_that_was_looked_for_is_not_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Misled, "prev", lambda cursor: pytest.fail("a look at the row before"))
+    assert seek(Misled(0), b"d")
