@@ -37,7 +37,7 @@ CHECKPOINT_BYTES: Final = 1 << 20
 STREAMS_A_CHECKPOINT: Final = 256
 _MAX_TIMES: Final = 4
 # Rows are put into the tables in turns of this length, before the checkpoint that commits them.
-_TURN_S = 0.003
+_TURN_S = 0.005
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then clients wait for it, too.
 MAX_DIRTY: Final = 32
 
@@ -59,8 +59,7 @@ class Checkpoints:
         self._sliced_commands = sliced_commands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._parts_left = 0  # of the rows that are put into the tables before the checkpoint
-        self._round = 0  # how many parts these were at first
+        self._most_parts: int | None = None  # that a tick may leave unwritten while rows are put into the tables
         self._is_due = False  # the next one, as soon as the disk has the one before
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
         self._durability: Durability | None = None  # of the one that a thread was given last
@@ -80,11 +79,12 @@ class Checkpoints:
 
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much."""
-        if self._parts_left:
-            return
-        if self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it():
+        if self._most_parts is not None:
+            self._keep_pace(self._most_parts)
+        elif self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it():
             self._checkpoint()
-        elif self._timer is None:
+            return
+        if self._timer is None:
             self.arm()
 
     def _is_worth_it(self) -> bool:
@@ -106,7 +106,7 @@ class Checkpoints:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._parts_left = 0
+        self._most_parts = None
 
     def _follow_config(self) -> None:
         """A checkpoint that is due may be due earlier now."""
@@ -143,12 +143,24 @@ class Checkpoints:
             self._is_due = True  # what has run is in the next one, which begins at the end of this one
             await asyncio.wait([self._syncing])
         if self._syncing is None:
+            await self.write_ahead()
+        if self._syncing is None:
             self._begin_in_thread()
         durability = self._durability
         assert self._syncing is not None
         assert durability is not None
         await asyncio.wait([self._syncing])
         durability.require()
+
+    async def write_ahead(self) -> None:
+        """Put rows into the tables in turns, until a checkpoint that begins now has few to write; raises lmdb.Error."""
+        try:
+            while True:
+                if self._write_some():
+                    return
+                await asyncio.sleep(0)
+        finally:
+            self._most_parts = None
 
     def _begin_in_thread(self) -> None:
         """Begin a checkpoint, which a thread makes durable.  Raises LogWriteError, lmdb.Error, StateLostError."""
@@ -163,7 +175,7 @@ class Checkpoints:
         self._syncing.add_done_callback(lambda task: self._synced(task, durability))
 
     def divide_log(self) -> LogPosition:
-        """As `Engine.divide_log`, between ticks; a thread makes the checkpoint durable."""
+        """As `Engine.divide_log`, between ticks; a thread makes the checkpoint durable.  Best behind `write_ahead`."""
         end = self._engine.divide_log()
         durability = self._engine.checkpoints.syncing
         if durability is not None:
@@ -195,35 +207,46 @@ class Checkpoints:
             self._is_due = True
             return
         self._is_due = False
-        self._round = self._parts_left = self._engine.txn.unwritten_parts
-        if self._parts_left:
+        if parts := self._engine.txn.unwritten_parts:
+            self._most_parts = parts
             self._timer = self._loop.call_later(0, self._take_turn)
             return
         with self._retrying():
             self._begin_in_thread()
 
     def _take_turn(self) -> None:
-        """Put some rows into the tables; begin the checkpoint when all that had changed are there."""
+        """Put some rows into the tables; begin the checkpoint when few are left to it."""
         self._timer = None
-        end = self._loop.time() + _TURN_S
         with self._retrying():
-            while self._parts_left:
-                self._engine.write_part()
-                self._parts_left -= 1
-                if not self._parts_left:
-                    self._begin_round()
-                if self._parts_left and self._loop.time() >= end:
-                    self._timer = self._loop.call_later(0, self._take_turn)
-                    return
+            if not self._write_some():
+                self._timer = self._loop.call_later(0, self._take_turn)
+                return
             self._begin_in_thread()
-        self._parts_left = 0
+        self._most_parts = None
         self._sliced_commands.look_for_views()
 
-    def _begin_round(self) -> None:
-        """Go on with what has changed meanwhile, if that is so much less than before that there is an end to it."""
-        left = self._engine.txn.unwritten_parts
-        if left <= self._round // 2:
-            self._round = self._parts_left = left
+    def _write_some(self) -> bool:
+        """Put rows into the tables for a while; -> whether there were only few, for the commit.  Raises lmdb.Error.
+
+        Rows may change as fast as they are written.  So until the next turn a tick leaves fewer than there were before
+        this one, and writes the others itself: there is an end to it, and the commit has few rows to write.
+        """
+        engine, end = self._engine, self._loop.time() + _TURN_S
+        found = engine.txn.unwritten_parts
+        if not found:
+            return True
+        self._most_parts = found - 1
+        while engine.txn.unwritten_parts:
+            engine.write_part()
+            if self._loop.time() >= end:
+                break
+        return False
+
+    def _keep_pace(self, most_parts: int) -> None:
+        """Put rows into the tables as far as this tick has left more than `most_parts` of them."""
+        with self._retrying():
+            while self._engine.txn.unwritten_parts > most_parts:
+                self._engine.write_part()
 
     def checkpoint_later(self) -> None:
         """Begin a checkpoint behind the tick under way."""
@@ -234,9 +257,11 @@ class Checkpoints:
         """Begin a checkpoint, or have one begin soon; -> whether it was tried now."""
         if self._engine.checkpoints.is_syncing:
             self._is_due = True
-        elif not self._parts_left:
+        elif self._most_parts is None:
             self._checkpoint()
-            return not self._parts_left
+            return self._most_parts is None
+        else:
+            self.arm()  # for the case that who is writing ahead begins none
         return False
 
     def _synced(self, task: asyncio.Task[None], durability: Durability) -> None:

@@ -230,6 +230,7 @@ class Rewriting:
         for _ in range(MAX_DIVISIONS):
             # the turn that divides the log then has little to wait for
             await self._checkpoints.checkpoint_in_thread()
+            await self._checkpoints.write_ahead()
             await self._reach_end_of_tick()
             end = self._checkpoints.divide_log()
             worker.send(go=True)
