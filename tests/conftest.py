@@ -20,8 +20,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.certificates import Certificates
+from tests.support.forking import Nursery, is_possible
 from tests.support.installation import Environment, build_native, build_wheel, copy_source, install
-from tests.support.servers import RedisServer, RiverbedServer
+from tests.support.servers import ROOT, RedisServer, RiverbedServer
 from tests.support.tls import Start
 
 if TYPE_CHECKING:
@@ -139,6 +140,19 @@ def broken_invariants(directory: Path) -> list[str]:
     from riverbed.store.check import check
 
     return [str(violation) for violation in check(directory)]
+
+
+def pytest_sessionstart() -> None:
+    if is_possible():
+        RiverbedServer.nursery = Nursery(ROOT)
+
+
+@pytest.fixture(scope="module")
+def real_start() -> Iterator[None]:
+    """Servers are started by their command: for modules that test the start, or what a process has from then on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RiverbedServer, "nursery", None)
+        yield
 
 
 @contextlib.contextmanager

@@ -23,6 +23,8 @@ from tests.support.waiting import until
 
 StartRiverbed = Callable[..., RiverbedServer]
 
+pytestmark = pytest.mark.usefixtures("real_start")
+
 
 def start_in_vain(*arguments: object, **variables: str) -> tuple[int, str, str]:
     """Exit status, output and errors of a server that is not expected to come up."""

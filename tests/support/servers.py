@@ -19,9 +19,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, ClassVar, Protocol, Self
 
 import riverbed
+from tests.support.forking import Nursery
 from tests.support.raw import RawClient, parse
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +31,7 @@ IMPORTED_FROM = Path(riverbed.__file__).parents[1]
 REDIS_MISSING = (
     "redis-server is not installed and these tests compare with it; run: sudo apt-get install -y redis-server"
 )
+MAIN = [sys.executable, "-m", "riverbed.server.main"]
 # For a start or a stop, on a machine that is busy with other things: what takes longer hangs.
 PATIENCE_S = 240.0
 
@@ -64,6 +66,18 @@ class StartError(AssertionError):
     """A server did not come up.  Carries the end of its log."""
 
 
+class Process(Protocol):
+    """What tests use of a process: the part of `subprocess.Popen` that a `ForkedServer` has as well."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+    def kill(self) -> None: ...
+
+
 class Server:
     """One server process on one data directory; the port changes with each start."""
 
@@ -75,7 +89,7 @@ class Server:
         self.directory = directory
         self.options = dict(options or {})
         self.port = 0
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
         log_directory.mkdir(parents=True, exist_ok=True)
         self.log_path = log_directory / f"{self.name}-{id(self):x}.log"
 
@@ -101,14 +115,17 @@ class Server:
         assert self.process is None, "already running"
         self.port = self.choose_port()
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.command(),
-                cwd=self.working_directory,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+            self.process = self.launch(self.command(), log)
+
+    def launch(self, command: list[str], log: BinaryIO) -> Process:
+        return subprocess.Popen(
+            command,
+            cwd=self.working_directory,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
         """Return when PING is answered; StartError when the process ends or says nothing for `timeout_s`."""
@@ -249,12 +266,24 @@ class RedisServer(Server):
 
 
 class RiverbedServer(Server):
-    """Ours: `python -m riverbed.server.main` with the interpreter that runs the tests."""
+    """Ours: `python -m riverbed.server.main` with the interpreter that runs the tests.
+
+    Where there is a `nursery` the process is forked from it instead, unless a test changes what is started, or its
+    surroundings.
+    """
 
     name = "riverbed-server"
+    nursery: ClassVar[Nursery | None] = None
 
     def program(self) -> list[str]:
-        return [sys.executable, "-m", "riverbed.server.main"]
+        return [*MAIN]
+
+    def launch(self, command: list[str], log: BinaryIO) -> Process:
+        nursery, words = self.nursery, len(MAIN)
+        is_usual = command[:words] == MAIN and self.environment is None and self.working_directory == ROOT
+        if nursery is not None and is_usual and nursery.serves():
+            return nursery.start(command[words:], log)
+        return super().launch(command, log)
 
     def settings(self) -> dict[str, object]:
         return {

@@ -22,6 +22,8 @@ from tests.support.waiting import until
 MB = 1 << 20
 IDLE_CONNECTIONS = 5_000
 
+pytestmark = pytest.mark.usefixtures("real_start")
+
 
 def assert_serves(server: Server) -> None:
     """A new client connects, writes and reads."""

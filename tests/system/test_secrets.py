@@ -24,6 +24,8 @@ from tests.support.waiting import until
 MARK = "pl4nt3d"  # in every secret
 DEFAULT, BOB, PRIMARY, KEY, CLIENT_KEY, WRONG, NEW, TYPED = (f"{MARK}-{number}" for number in range(8))
 
+pytestmark = pytest.mark.usefixtures("real_start")
+
 
 class Secretive(TlsRiverbed):
     """A server whose every secret is in its configuration file."""
