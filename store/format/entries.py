@@ -2,7 +2,7 @@
 
     row      "$3\\r\\n1-1\\r\\n*2\\r\\n..."  crc32c:u32  mark:u8      of the stream's number and what stands before it
 
-A row is bound to its stream by the checksum, and to its ID by its own text.  `wire/reference.py` says what a seal is.
+A row is bound to its stream by the checksum, and to its ID by its own text.  `wire/interface.py` says what a seal is.
 """
 
 from __future__ import annotations

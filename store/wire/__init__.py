@@ -17,9 +17,9 @@
     open_run              such a row -> its owner, time, count and IDs
     change_runs           rows of pending entries, and which entries change -> the rows in their place
 
-They exist twice: `reference.py` says in Python what each function does, `native.c` does the same fast.  The native
+They exist twice: `reference/` says in Python what each function does, `native.c` does the same fast.  The native
 module is used where it was built from this source, and RIVERBED_NATIVE=0 in the environment asks for the reference.
-Knows no node rule, no limit, no time, no file, and nothing of those who use it.  Read `reference.py` first.
+Knows no node rule, no limit, no time, no file, and nothing of those who use it.  Read `reference/` first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.wire.reference import APPENDED, INTERFACE, LOGGED, NO_RUNS, SEAL_BYTES, SEAL_MARK
+from riverbed.store.wire.interface import APPENDED, INTERFACE, LOGGED, NO_RUNS, SEAL_BYTES, SEAL_MARK
 
 __all__ = [
     "APPENDED",

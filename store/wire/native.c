@@ -1,6 +1,6 @@
 /* Requests and runs of XADD, cut out of their own bytes.
 
-   What each function does, byte for byte, is said by `reference.py`; this is the same in C.  It takes lengths apart,
+   What each function does, byte for byte, is said by `reference/`; this is the same in C.  It takes lengths apart,
    copies and formats.  It knows no node rule, no limit of a client, no time and no file; of IDs it knows that they
    ascend, and of trims when they remove nothing.
 
@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 16            /* raise it, here and in `reference.py`, when a function takes or returns others */
+#define INTERFACE 16            /* raise it, here and in `interface.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -116,7 +116,7 @@ typedef struct {
     char prefix[PREFIX_BYTES];
 } Rows;
 
-/* What may be appended to a stream, and what was: `reference.py` says more. */
+/* What may be appended to a stream, and what was: `reference/` says more. */
 typedef struct {
     PyObject_HEAD
     Buffer rows;                /* that were not taken */
@@ -1195,7 +1195,7 @@ load(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 PyDoc_STRVAR(open_tail_doc,
 "open_tail(last_key, oldest, node_end, length, node_live, most, room, max_entries, max_bytes, nodes) -> Tail\n\n"
-"What may be appended to a stream, as `reference.py` says.");
+"What may be appended to a stream, as `reference/` says.");
 
 static PyObject *
 open_tail(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -2946,7 +2946,7 @@ static PyModuleDef_Slot module_slots[] = {
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "riverbed.store.wire.native",
-    .m_doc = "Requests and runs of XADD cut out of their own bytes; `reference.py` says what each function does.",
+    .m_doc = "Requests and runs of XADD cut out of their own bytes; `reference/` says what each function does.",
     .m_size = sizeof(State),
     .m_methods = functions,
     .m_slots = module_slots,

@@ -1,4 +1,4 @@
-"""What `native.c` offers: the functions of `reference.py`, whose docstrings say what they do."""
+"""What `native.c` offers: the functions of `reference/`, whose docstrings say what they do."""
 
 from collections.abc import Iterator
 from typing import Any, Literal, overload

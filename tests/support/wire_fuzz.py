@@ -19,7 +19,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from riverbed.store.wire import reference
-from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
+from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from tests.support.leaf_pages import compare_leaves, leaf
 
 KINDS: Final = (NO_RUNS, APPENDED, LOGGED)

@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverbed.store import wire as wire_module
-from riverbed.store.wire import reference
-from riverbed.store.wire.reference import APPENDED, LOGGED, NO_RUNS
+from riverbed.store.wire import interface, reference
+from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
 from tests.support.leaf_pages import compare_leaves, leaf
 from tests.support.servers import IMPORTED_FROM, ROOT
@@ -328,9 +328,9 @@ def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) 
 
 
 def test_a_native_module_of_another_interface_is_not_used(native: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert native.INTERFACE == reference.INTERFACE
+    assert native.INTERFACE == interface.INTERFACE
     assert wire_module._has_native()
-    monkeypatch.setattr(native, "INTERFACE", reference.INTERFACE + 1)
+    monkeypatch.setattr(native, "INTERFACE", interface.INTERFACE + 1)
     assert not wire_module._has_native()
     monkeypatch.delattr(native, "INTERFACE")
     assert not wire_module._has_native()

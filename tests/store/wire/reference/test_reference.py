@@ -7,12 +7,9 @@ import pytest
 from riverbed.store.format.resp import bulk, encode_entry, encode_words
 from riverbed.store.format.streams import stream_prefix
 from riverbed.store.ids import make_id, pack_id
+from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from riverbed.store.wire.reference import (
-    APPENDED,
-    LOGGED,
-    NO_RUNS,
     Mix,
-    Requests,
     Run,
     Tail,
     append,
@@ -24,6 +21,7 @@ from riverbed.store.wire.reference import (
     parse_front,
     seal,
 )
+from riverbed.store.wire.reference.requests import Requests
 from tests.support.wire_fuzz import IDS, ODD, wire
 
 PREFIX = stream_prefix(7)

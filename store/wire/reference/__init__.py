@@ -1,0 +1,73 @@
+"""What the functions of `native.c` do, in Python: the two are compared with each other, byte for byte.
+
+A request is plain when it is an array of bulk strings with canonical lengths of at most nine digits, and whole.  The
+two bytes behind a word may be any, as in Redis; in a log they are CR LF.  What is anything else, also an empty array,
+is left to another reader.
+
+Neighbours may become a `Run`, with which nothing is done but to copy pieces of the chunk: XADDs with every word closed
+by CR LF, all numbers canonical and of 64 bits, lengths of nine digits at most
+
+    XADD key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold] * | ms-seq | ms field value ...
+                                            with APPENDED, of any keys, as clients send it, also in lower case
+    XADD key ms-seq field value ...         with LOGGED, of one key and as many words each
+
+If XACKs of one entry of one group of one stream are among the former, they become a `Mix`, and so do two such XACKs.
+
+    *7\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n ...
+    ^ start                        ^ id      ^ fields                ^ end
+
+    words, ids          what all of them read and write
+    runs, mixes         requests that are neighbours
+    requests            bytes to requests
+    tails               runs to rows, lines of the log and replies
+    rows, values        rows of entries
+    pending, pages      rows of pending entries, pages of the tables
+"""
+
+from __future__ import annotations
+
+from riverbed.store.wire.reference.ids import find_id, packed_id
+from riverbed.store.wire.reference.mixes import Mix
+from riverbed.store.wire.reference.pages import measure_leaf
+from riverbed.store.wire.reference.pending import change_runs, open_run, show_pending
+from riverbed.store.wire.reference.requests import parse, parse_front
+from riverbed.store.wire.reference.rows import (
+    log_entries,
+    measure_entries,
+    seal,
+    unseal,
+    unseal_in,
+    unseal_one,
+    unseal_pairs,
+)
+from riverbed.store.wire.reference.runs import Run
+from riverbed.store.wire.reference.tails import Tail, append, expand_one, load, load_xadds, open_tail
+from riverbed.store.wire.reference.values import find_values, gather
+
+__all__ = [
+    "Mix",
+    "Run",
+    "Tail",
+    "append",
+    "change_runs",
+    "expand_one",
+    "find_id",
+    "find_values",
+    "gather",
+    "load",
+    "load_xadds",
+    "log_entries",
+    "measure_entries",
+    "measure_leaf",
+    "open_run",
+    "open_tail",
+    "packed_id",
+    "parse",
+    "parse_front",
+    "seal",
+    "show_pending",
+    "unseal",
+    "unseal_in",
+    "unseal_one",
+    "unseal_pairs",
+]

@@ -1,0 +1,259 @@
+"""Runs to rows, lines of the log and replies.
+
+What a client sends is appended to a `Tail`, which says what the open node of a stream takes.  An entry that is not so
+simple, because its options act or the node is full, ends the appending and is left to others.  Of exact trims the tail
+only counts how many entries they remove.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from riverbed.store.wire.reference.ids import ID_BYTES, KEY_BYTES, MAX_HALF, MAX_ID, unpacked
+from riverbed.store.wire.reference.rows import Rows, seal
+from riverbed.store.wire.reference.runs import Entry, Run, Trim
+
+_MAX_TRIMMED: Final = 256
+_TRIMMED_BYTES: Final = 64
+_NO_ID: Final = bytes(ID_BYTES)
+
+
+class Node(NamedTuple):
+    """What a node was given: how many entries, the bytes of their fields, the first and the last packed ID."""
+
+    entries: int
+    size: int
+    first: bytes
+    last: bytes
+
+
+class Tail:
+    """What may be appended to a stream, and what was.
+
+    Whoever opens it answers for the rest: that no client waits for the stream, that it does not expire, and that
+    nothing else looks at it or changes it in the meantime.
+    """
+
+    __slots__ = (
+        "_last_id",
+        "_length",
+        "_most",
+        "_new_node",
+        "_node_end",
+        "_node_live",
+        "_nodes",
+        "_nodes_left",
+        "_oldest",
+        "_prefix",
+        "_room",
+        "_rows",
+        "size",
+        "trimmed",
+    )
+
+    def __init__(
+        self,
+        last_key: bytes,
+        oldest: bytes,
+        node_end: bytes,
+        length: int,
+        node_live: int,
+        most: int,
+        room: int,
+        max_entries: int,
+        max_bytes: int,
+        nodes: int,
+    ) -> None:
+        self._prefix, self._last_id = unpacked(last_key)
+        self._oldest = int.from_bytes(oldest, "big")
+        self._node_end = int.from_bytes(node_end, "big")
+        numbers = (length, node_live, most, room, max_entries, max_bytes, nodes)
+        if not len(oldest) == len(node_end) == ID_BYTES or min(numbers) < 0:
+            raise ValueError("not two packed IDs, or a negative number")
+        self._length = length
+        self._node_live = node_live
+        self._most = most
+        self._room = room
+        self._new_node = max_entries, max_bytes
+        self._nodes_left = nodes
+        self._nodes = [Node(0, 0, _NO_ID, _NO_ID)]
+        self._rows: Rows = []
+        self.size = 0  # bytes of these rows and their keys, and of what is to be removed
+        self.trimmed = 0  # entries to be removed from the front
+
+    @property
+    def last_id(self) -> bytes:
+        return self._last_id.to_bytes(ID_BYTES, "big")
+
+    def nodes(self) -> list[Node]:
+        """What each node was given; in front that which was open at first."""
+        return list(self._nodes)
+
+    def take_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of the table of entries that were appended since the last call."""
+        rows, self._rows, self.size = self._rows, [], self.trimmed * _TRIMMED_BYTES
+        return iter(rows)
+
+    def takes(self, entry: Entry, now: int) -> int | None:
+        """The ID that the entry gets; None when the tail does not take it as it is."""
+        if not self._has_room(entry.size) and (not self._nodes_left or entry.size >= self._new_node[1]):
+            return None
+        wanted = max(now, self._last_id + 1) if entry.wanted is None else entry.wanted
+        if not self._last_id < wanted <= MAX_ID or self.count_trimmed(entry.trim) is None:
+            return None
+        return wanted
+
+    def _has_room(self, size: int) -> bool:
+        count, used, _, _ = self._nodes[-1]
+        return count < self._most and size < self._room - used
+
+    def count_trimmed(self, trim: Trim | None) -> int | None:
+        """How many entries a trim removes when the entry has been appended; None: unknown, or not to be left for later.
+
+        An exact trim that removes one entry is left for later, up to some hundreds of them.
+        """
+        if trim is None:
+            return 0
+        if trim.by_id:
+            return 0 if trim.threshold <= (self._node_end if trim.is_approximate else self._oldest) else None
+        excess = self._length + 1 - trim.threshold
+        if excess <= 0:
+            return 0
+        if trim.threshold == 0:
+            return None
+        if trim.is_approximate:
+            return 0 if excess < self._node_live else None
+        return 1 if excess == 1 and self.trimmed < _MAX_TRIMMED else None
+
+    def trim_one(self) -> int:
+        """Note that the first entry is to be removed; -> for how many bytes that counts."""
+        self.trimmed += 1
+        self.size += _TRIMMED_BYTES
+        self._length -= 1
+        self._node_live = max(self._node_live - 1, 0)
+        return _TRIMMED_BYTES
+
+    def add(self, run: Run, entry: Entry, entry_id: int, bulk: bytes) -> int:
+        """Append the entry, whose ID is `bulk` as a bulk string; -> the bytes of its row and the key."""
+        if not self._has_room(entry.size):
+            self._most, self._room = self._new_node
+            self._nodes_left -= 1
+            self._nodes.append(Node(0, 0, _NO_ID, _NO_ID))
+        packed = entry_id.to_bytes(ID_BYTES, "big")
+        row = b"%b*%d\r\n%b" % (bulk, entry.word_count, run.fields(entry))
+        row = seal(self._prefix, row)
+        self._rows.append((self._prefix + packed, row))
+        count, size, first, _ = self._nodes[-1]
+        self._nodes[-1] = Node(count + 1, size + entry.size, first if count else packed, packed)
+        self._last_id = entry_id
+        self._length += 1
+        self.size += KEY_BYTES + len(row)
+        return KEY_BYTES + len(row)
+
+
+def open_tail(
+    last_key: bytes,
+    oldest: bytes,
+    node_end: bytes,
+    length: int,
+    node_live: int,
+    most: int,
+    room: int,
+    max_entries: int,
+    max_bytes: int,
+    nodes: int,
+) -> Tail:
+    """A tail that takes at most `most` entries, whose fields have less than `room` bytes together, into the open node.
+
+    Further ones go into at most `nodes` new nodes of `max_entries` and less than `max_bytes`.  `last_key` has the
+    prefix of the stream's rows and its last ID; `length` is the stream's.  An approximate trim by length removes
+    `node_live` entries at least, none with a threshold of 0; an approximate trim by ID removes nothing up to
+    `node_end`, an exact one up to `oldest`.  ValueError when a number is negative, or the bytes are too many.
+    """
+    return Tail(last_key, oldest, node_end, length, node_live, most, room, max_entries, max_bytes, nodes)
+
+
+def append(
+    run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int], now_ms: int
+) -> tuple[int, int, bytes, bytes]:
+    """Append the entries of `run` from `at` on to the tails of their keys; -> (count, bytes of rows, log, replies).
+
+    Ends before the first entry whose key has no tail or is `watched`, or that its tail does not take.
+    """
+    if not 0 <= at <= len(run) or now_ms < 0:
+        raise ValueError("not a place in the run, or a negative time")
+    log, replies, size = [], [], 0
+    for entry, tail, entry_id in _taken(run, at, tails, watched, now_ms << 64):
+        text = b"%d-%d" % (entry_id >> 64, entry_id & MAX_HALF)
+        bulk = b"$%d\r\n%b\r\n" % (len(text), text)
+        front = [b"XADD", entry.key]
+        is_trimming = tail.count_trimmed(entry.trim)
+        size += tail.add(run, entry, entry_id, bulk)
+        if is_trimming and entry.trim is not None:
+            front += [b"MAXLEN", b"=", b"%d" % entry.trim.threshold]
+            size += tail.trim_one()
+        words = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in front])
+        log += [b"*%d\r\n" % (len(front) + 1 + entry.word_count), words, bulk, run.fields(entry)]
+        replies.append(bulk)
+    return len(replies), size, b"".join(log), b"".join(replies)
+
+
+def load(run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int]) -> tuple[int, int]:
+    """As `append`, for a run out of a log, which has the IDs of its entries; -> (count, bytes of rows)."""
+    if not 0 <= at <= len(run):
+        raise ValueError("not a place in the run")
+    count = size = 0
+    for entry, tail, entry_id in _taken(run, at, tails, watched, 0):
+        trimmed = tail.count_trimmed(entry.trim)
+        size += tail.add(run, entry, entry_id, run.id_bulk(entry))
+        if trimmed:
+            size += tail.trim_one()
+        count += 1
+    return count, size
+
+
+def _taken(
+    run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int], now: int
+) -> Iterator[tuple[Entry, Tail, int]]:
+    """The entries of `run` from `at` on, with their tails and IDs; each is added before the next one is asked for."""
+    for entry in run.entries[at:]:
+        tail = None if entry.key in watched else tails.get(entry.key)
+        entry_id = None if tail is None else tail.takes(entry, now)
+        if tail is None or entry_id is None:
+            return
+        yield entry, tail, entry_id
+
+
+def expand_one(run: Run, key: bytes, log_head: bytes) -> tuple[bytes, int, bytes, bytes]:
+    """The first entry of `run` with the ID in `key`, whatever it asks for; -> (row, bytes of fields, log, reply).
+
+    The line of the log is `log_head`, the ID and the fields.
+    """
+    prefix, entry_id = unpacked(key)
+    text = b"%d-%d" % (entry_id >> 64, entry_id & MAX_HALF)
+    bulk = b"$%d\r\n%b\r\n" % (len(text), text)
+    entry = run.entries[0]
+    fields = run.fields(entry)
+    row = b"%b*%d\r\n%b" % (bulk, entry.word_count, fields)
+    return seal(prefix, row), entry.size, b"".join((log_head, bulk, fields)), bulk
+
+
+def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: Rows) -> tuple[int, int, bytes]:
+    """The rows of a run out of a log are appended to `rows`; -> (count, bytes of fields, last key).
+
+    As many as there are, at most `most`, and those whose fields have less than `room` bytes together.  `last_key` is
+    that of the row before.  The first entry that has another key, or whose ID is not above the last one, ends it.
+    """
+    prefix, _ = unpacked(last_key)
+    count = size = 0
+    for entry in run.fitting(at, most, room):
+        key = prefix + (entry.wanted or 0).to_bytes(ID_BYTES, "big")
+        if key <= last_key or entry.key != run.key:
+            break
+        row = b"%b*%d\r\n%b" % (run.id_bulk(entry), entry.word_count, run.fields(entry))
+        rows.append((key, seal(prefix, row)))
+        count += 1
+        size += entry.size
+        last_key = key
+    return count, size, last_key
