@@ -29,7 +29,7 @@ VERIFYING: Final = "verifying the log"
 STEP_BYTES: Final = 32 << 10
 
 # A start from nothing commits this often, so that dirty pages do not pile up in memory; see `start_changes.py`.
-_BYTES_A_CHECKPOINT: Final = 16 << 20
+_BYTES_A_CHECKPOINT: Final = 32 << 20
 
 # Commands for replicas alone, and MULTI and EXEC, whose commands a batch keeps together anyway.
 _WITHOUT_EFFECT: Final = frozenset((b"MULTI", b"EXEC", b"PING", b"REPLCONF"))

@@ -1,6 +1,6 @@
 """Makes tables from a log: for a check, a repair, a replay, and the end of the log in a compaction.
 
-Memory is flat, as in recovery: the transaction is committed every 16 MB of log, and dead rows are purged, so that LMDB
+Memory is flat, as in recovery: the transaction is committed every 32 MB of log, and dead rows are purged, so that LMDB
 uses their pages again.
 """
 
