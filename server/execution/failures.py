@@ -232,14 +232,16 @@ def _undone(wire: bytes, refusal: Refusal) -> bytes:
         line = _refusal(refusal)
         parts = [line if part is None else part for part in wire.lasting]
         return Settled(array_header(len(parts)) + b"".join(parts))
-    return Settled(_refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"") * _bulk_count(wire))
+    return Settled(_refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"") * _reply_count(wire))
 
 
-def _bulk_count(wire: bytes) -> int:
-    """How many replies `wire` holds: the IDs of a run of XADD are one piece."""
+def _reply_count(wire: bytes) -> int:
+    """How many replies `wire` holds: the IDs and numbers that answer a run or a mix are one piece."""
     count = at = 0
-    while (at := wire.find(b"$", at, at + 1)) >= 0 and (size := int(wire[at + 1 : wire.index(b"\r\n", at)])) >= 0:
-        at = wire.index(b"\r\n", at) + size + 4
+    while (kind := wire[at : at + 1]) == b"$" or kind == b":":
+        end = wire.index(b"\r\n", at)
+        size = int(wire[at + 1 : end]) if kind == b"$" else -1
+        at = end + 2 if size < 0 else end + size + 4
         count += 1
     return max(count, 1)
 

@@ -511,6 +511,24 @@ def test_a_commit_that_fails_answers_each_request_of_a_run(tmp_path: Path) -> No
     assert [reply[:8] for reply in replies[1:-1]] == [b"-MISCONF"] * 71
 
 
+@pytest.mark.parametrize("shape", ["acks", "adds first", "acks first"])
+def test_a_commit_that_fails_answers_each_request_of_a_mix(tmp_path: Path, shape: str) -> None:
+    acks = [f"XACK s g {MS}-{seq}" for seq in range(20)]
+    pairs = [line for ack in acks for line in ("XADD s * f v", ack)]
+    lines = {"acks": acks, "adds first": pairs, "acks first": [*acks[:2], *pairs]}[shape]
+
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        await ticks.ask(
+            client, "XGROUP CREATE s g 0 MKSTREAM", *["XADD s * f v"] * 20, "XREADGROUP GROUP g c STREAMS s >"
+        )
+        ticks.files.fail("write", errno.ENOSPC)
+        return await ticks.ask(client, "PING", *lines, "PING")
+
+    replies = same(tmp_path, scenario)
+    assert [reply[:8] for reply in replies] == [b"+PONG\r\n", *[b"-MISCONF"] * len(lines), b"+PONG\r\n"]
+
+
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 
