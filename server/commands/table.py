@@ -234,7 +234,10 @@ def _no_such_subcommand(request: Request) -> Reply:
 
 
 def declare_help(name: str, *lines: str, since: str) -> None:
-    """Declare the subcommand HELP of container `name`; `lines` are Redis's own, else syntax and summaries are shown."""
+    """Declare the subcommand HELP of container `name`; `lines` are in the words of Redis where we do the same.
+
+    Without `lines` they are syntax and summaries.
+    """
     summary = f"Explains the subcommands of {name}."
     command(f"{name} HELP", Flag.LOADING | Flag.STALE, since=since, summary=summary)(
         lambda _: help_text(name, *(lines or _syntax_and_summaries(name)))

@@ -369,4 +369,25 @@ def command_getkeysandflags(request: Request) -> Reply:
     return in_slices(request, _each_key_and_flags, is_short=len(request.argv) <= _NAMES_A_SLICE)
 
 
-declare_help("COMMAND", since="5.0.0")
+declare_help(
+    "COMMAND",
+    "(no subcommand)",
+    "    Return details about all Riverbed commands.",
+    "COUNT",
+    "    Return the total number of commands in this Riverbed server.",
+    "LIST",
+    "    Return a list of all commands in this Riverbed server.",
+    "INFO [<command-name> ...]",
+    "    Return details about multiple Riverbed commands.",
+    "    If no command names are given, documentation details for all",
+    "    commands are returned.",
+    "DOCS [<command-name> ...]",
+    "    Return documentation details about multiple Riverbed commands.",
+    "    If no command names are given, documentation details for all",
+    "    commands are returned.",
+    "GETKEYS <full-command>",
+    "    Return the keys from a full Riverbed command.",
+    "GETKEYSANDFLAGS <full-command>",
+    "    Return the keys and the access flags from a full Riverbed command.",
+    since="5.0.0",
+)

@@ -113,4 +113,15 @@ def config_resetstat(request: Request) -> Reply:
     return OK
 
 
-declare_help("CONFIG", since="5.0.0")
+declare_help(
+    "CONFIG",
+    "GET <pattern>",
+    "    Return parameters matching the glob-like <pattern> and their values.",
+    "SET <directive> <value>",
+    "    Set the configuration <directive> to <value>.",
+    "RESETSTAT",
+    "    Reset statistics reported by the INFO command.",
+    "REWRITE",
+    "    Rewrite the configuration file.",
+    since="5.0.0",
+)

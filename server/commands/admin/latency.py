@@ -49,7 +49,22 @@ def latency_doctor(request: Request) -> Verbatim:
     return Verbatim(b"".join(lines))
 
 
-declare_help("LATENCY", since="2.8.13")
+declare_help(
+    "LATENCY",
+    "DOCTOR",
+    "    Return a human readable latency analysis report.",
+    "HISTORY <event>",
+    "    Return time-latency samples for the <event> class.",
+    "LATEST",
+    "    Return the latest latency samples for all events.",
+    "RESET [<event> ...]",
+    "    Reset latency data of one or more <event> classes.",
+    "    (default: reset all data for all event classes)",
+    "HISTOGRAM [COMMAND ...]",
+    "    Return a cumulative distribution of latencies in the format of a histogram for the specified command names.",
+    "    If no commands are specified then all histograms are replied.",
+    since="2.8.13",
+)
 
 
 @command(

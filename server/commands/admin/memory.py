@@ -36,7 +36,21 @@ def memory_doctor(request: Request) -> Verbatim:
     )
 
 
-declare_help("MEMORY", since="4.0.0")
+declare_help(
+    "MEMORY",
+    "DOCTOR",
+    "    Return memory problems reports.",
+    "MALLOC-STATS",
+    "    Return internal statistics report from the memory allocator.",
+    "PURGE",
+    "    Attempt to purge dirty pages for reclamation by the allocator.",
+    "STATS",
+    "    Return information about the memory usage of the server.",
+    "USAGE <key> [SAMPLES <count>]",
+    "    Return about how many bytes <key> and its value take up. SAMPLES is",
+    "    accepted and changes nothing.",
+    since="4.0.0",
+)
 
 
 @command("MEMORY MALLOC-STATS", summary="Shows the allocator's statistics, where it keeps any.", tips=_TIPS)

@@ -54,7 +54,19 @@ def slowlog_get(request: Request) -> list[Reply]:
     ]
 
 
-declare_help("SLOWLOG", since="6.2.0")
+declare_help(
+    "SLOWLOG",
+    "GET [<count>]",
+    "    Return top <count> entries from the slowlog (default: 10, -1 mean all).",
+    "    Entries are made of:",
+    "    id, timestamp, time in microseconds, arguments array, client IP and port,",
+    "    client name",
+    "LEN",
+    "    Return the length of the slowlog.",
+    "RESET",
+    "    Reset the slowlog.",
+    since="6.2.0",
+)
 
 
 @command(

@@ -211,7 +211,21 @@ def pubsub_numpat(request: Request) -> int:
     return len(request.context.pubsub.patterns)
 
 
-declare_help("PUBSUB", since="6.2.0")
+declare_help(
+    "PUBSUB",
+    "CHANNELS [<pattern>]",
+    "    Return the currently active channels matching a <pattern> (default: '*').",
+    "NUMPAT",
+    "    Return number of subscriptions to patterns.",
+    "NUMSUB [<channel> ...]",
+    "    Return the number of subscribers for the specified channels, excluding",
+    "    pattern subscriptions(default: no channels).",
+    "SHARDCHANNELS [<pattern>]",
+    "    Return the currently active shard level channels matching a <pattern> (default: '*').",
+    "SHARDNUMSUB [<shardchannel> ...]",
+    "    Return the number of subscribers for the specified shard level channel(s)",
+    since="6.2.0",
+)
 
 
 def _names(request: Request, channels: Channels) -> Reply:

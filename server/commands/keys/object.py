@@ -50,7 +50,21 @@ def object_freq(request: Request) -> None:
         raise CommandError(NO_LFU)
 
 
-declare_help("OBJECT", since="6.2.0")
+declare_help(
+    "OBJECT",
+    "ENCODING <key>",
+    "    Return the kind of internal representation used in order to store the value",
+    "    associated with a <key>.",
+    "FREQ <key>",
+    "    Refused: how often a <key> is used is not counted.",
+    "IDLETIME <key>",
+    "    Return the idle time of the <key>, that is the approximated number of",
+    "    seconds elapsed since the last access to the key.",
+    "REFCOUNT <key>",
+    "    Return the number of references of the value associated with the specified",
+    "    <key>.",
+    since="6.2.0",
+)
 
 
 @command(
