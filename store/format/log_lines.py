@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import binascii
 import re
+import sys
 from typing import Final, NamedTuple
 
 # crc32c and google-crc32c take the same time (190 ns on 200 bytes, 1.0 us on 20 KB, annotation's tail included);
@@ -197,6 +198,17 @@ def encode_annotation(covered: bytes, offset: int, now_ms: int) -> bytes:
     """The line that closes the batch `covered`; `offset` is the replication offset after it."""
     tail = b";len=%d;off=%d;t=%d\r\n" % (len(covered), offset, now_ms)
     return b"#CK:crc32c=%08x%b" % (crc32c(tail, crc32c(covered)), tail)
+
+
+def find_line(data: bytes | bytearray, beginning: bytes, at: int, end: int = sys.maxsize) -> int:
+    """Where the first line of those behind `at` begins whose `beginning` is this, before `end`; 0 when there is none.
+
+    Values rarely have the sign of a comment, and one byte is found in a tenth of the time of several.
+    """
+    sign, line = data.find(beginning[:1], at, end), b"\n" + beginning
+    if sign > at and data.startswith(line, sign - 1, end):
+        return sign
+    return 0 if sign < 0 else data.find(line, max(sign - 1, at), end) + 1
 
 
 def parse_annotation(line: bytes, position: int = 0) -> Annotation | None:

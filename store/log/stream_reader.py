@@ -129,7 +129,7 @@ class LogStream:
             return None
         batch = None
         if self._frame_at < 0:
-            mark = self._buffer.find(b"\n#", 0, _SIMPLE_BYTES) + 1
+            mark = logformat.find_line(self._buffer, b"#", 0, _SIMPLE_BYTES)
             if not mark and len(self._buffer) < _SIMPLE_BYTES and self._buffer[0] in b"*#":
                 return None
             batch = self._simple_batch(mark)
@@ -169,7 +169,7 @@ class LogStream:
         end = self._buffer.find(b"\n", mark) + 1
         if not mark or not end:
             return None
-        data = bytes(self._buffer[:end])
+        data = bytes(memoryview(self._buffer)[:end])
         annotation = logformat.parse_annotation(data, mark)
         if annotation is None or annotation.covered != mark or annotation.offset != self.offset + mark:
             return None

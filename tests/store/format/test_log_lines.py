@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import re
 
 import pytest
@@ -15,6 +16,7 @@ from riverbed.store.format.log_lines import (
     encode_annotation,
     encode_command,
     encode_extension,
+    find_line,
     parse_annotation,
     parse_frame,
 )
@@ -167,3 +169,16 @@ def test_extensions_keep_their_place_between_the_commands() -> None:
     found.finish()
     assert found.is_settled
     assert found.commands == [[b"A" * 1000], [b"B"], [b"C"], [b"D"]]
+
+
+@pytest.mark.parametrize("beginning", [b"#", b"#CK:"])
+def test_a_line_is_found_among_signs_that_begin_none(beginning: bytes) -> None:
+    """It is looked for by its first byte, which values, comments and extensions have as well."""
+    rng = random.Random(13)
+    pieces = [b"#", b"\n#", b"\r\n", b"a value ", b"#RB:Kg==\r\n", b"\n#C", b"\n#CK:", b"#CK:crc32c="]
+    for _ in range(3000):
+        data = b"".join(rng.choices(pieces, k=rng.randint(0, 6)))
+        end = rng.randint(0, len(data) + 1)
+        for at in range(len(data) + 1):
+            assert find_line(data, beginning, at, end) == data.find(b"\n" + beginning, at, end) + 1, (data, at, end)
+            assert find_line(bytearray(data), beginning, at) == data.find(b"\n" + beginning, at) + 1, (data, at)

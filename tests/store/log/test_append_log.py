@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import random
 import tracemalloc
 from unittest.mock import patch
 
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
-from riverbed.store.log.file_reader import CHUNK_BYTES, PartReader, find_annotation
+from riverbed.store.log.file_reader import CHUNK_BYTES, PartReader
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import (
@@ -407,13 +406,3 @@ def test_syncing_nothing_costs_nothing() -> None:
     files.operations.clear()
     log.sync()
     assert files.operations == []
-
-
-def test_an_annotation_is_found_among_signs_that_begin_none() -> None:
-    """It is looked for by its first byte, which values, comments and extensions have as well."""
-    rng = random.Random(13)
-    pieces = [b"#", b"\n#", b"\r\n", b"a value ", b"#RB:Kg==\r\n", b"\n#C", b"\n#CK:", b"#CK:crc32c="]
-    for _ in range(5000):
-        data = b"".join(rng.choices(pieces, k=rng.randint(0, 6)))
-        for at in range(len(data) + 1):
-            assert find_annotation(data, at) == data.find(b"\n#CK:", at) + 1, (data, at)
