@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import click
-from rich.markup import escape
 
-from riverbed.store.snapshot.reader import Snapshot, open_snapshot
+from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
-from riverbed.tools.console.console import failures_explained, print_facts, results, seconds_text, size_text
+from riverbed.tools.console.console import failures_explained
+from riverbed.tools.console.snapshot_report import print_made
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
 from riverbed.tools.offline.storestat import refuse_broken_pages
@@ -55,18 +55,4 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
         }
         click.echo(json.dumps(report, indent=2))
     else:
-        _print_report(snapshot, directory, steps.seconds)
-
-
-def _print_report(snapshot: Snapshot, directory: Path, seconds: float) -> None:
-    console = results()
-    manifest = snapshot.manifest
-    rate = manifest.entries / max(seconds, 0.001)
-    lines = {
-        "up to": f"replication offset {manifest.offset}",
-        "streams": f"{manifest.streams:,}",
-        "entries": f"{manifest.entries:,}, {rate:,.0f}/s",
-        "read": f"{size_text(snapshot.size_bytes)} in {seconds_text(seconds)}",
-    }
-    console.print(f"[green]made[/] [bold]{escape(str(directory))}[/]")
-    print_facts(console, lines)
+        print_made(directory, snapshot, steps.seconds, "read")

@@ -25,17 +25,9 @@ from riverbed.store.snapshot.writer import (
     nothing_beside,
     take_snapshot,
 )
-from riverbed.tools.console.console import (
-    Failure,
-    counted,
-    failures_explained,
-    notes,
-    print_facts,
-    results,
-    seconds_text,
-    size_text,
-)
+from riverbed.tools.console.console import Failure, counted, failures_explained, notes
 from riverbed.tools.console.interrupts import interrupts_between_steps
+from riverbed.tools.console.snapshot_report import print_made
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.sidecar.beside import ColumnsBeside
 
@@ -113,7 +105,9 @@ def snapshot(
     if as_json:
         click.echo(json.dumps(_as_json(made, steps.seconds, deleted), indent=2))
     else:
-        _print_report(made, steps.seconds, deleted)
+        print_made(made.path, made, steps.seconds, "size")
+        if deleted:
+            notes().print(f"deleted {counted(len(deleted), 'older snapshot')}: {escape(', '.join(deleted))}")
 
 
 def _require_libraries() -> None:
@@ -121,22 +115,6 @@ def _require_libraries() -> None:
     for name in ("numpy", "pyarrow"):
         if find_spec(name) is None:
             raise Failure(f"{name} is not installed, and --columns needs it: pip install 'riverbed[sql]'")
-
-
-def _print_report(made: Snapshot, seconds: float, deleted: list[str]) -> None:
-    console = results()
-    manifest = made.manifest
-    rate = manifest.entries / max(seconds, 0.001)
-    lines = {
-        "up to": f"replication offset {manifest.offset}",
-        "streams": f"{manifest.streams:,}",
-        "entries": f"{manifest.entries:,}, {rate:,.0f}/s",
-        "size": f"{size_text(made.size_bytes)} in {seconds_text(seconds)}",
-    }
-    console.print(f"[green]made[/] [bold]{escape(str(made.path))}[/]")
-    print_facts(console, lines)
-    if deleted:
-        notes().print(f"deleted {counted(len(deleted), 'older snapshot')}: {escape(', '.join(deleted))}")
 
 
 def _as_json(made: Snapshot, seconds: float, deleted: list[str]) -> dict[str, Any]:

@@ -69,12 +69,16 @@ def _rewrites(context: Context) -> Fields:
     yield "aof_rewrites_consecutive_failures", rewrite.failures
 
 
+def _progress(name: str, status: SnapshotStatus | RepairStatus) -> Fields:
+    yield f"{name}_in_progress", int(status.in_progress)
+    if status.in_progress:
+        yield f"{name}_step", status.step
+        yield f"{name}_done", status.done
+        yield f"{name}_total", status.total
+
+
 def _snapshots(snapshot: SnapshotStatus) -> Fields:
-    yield "riverbed_snapshot_in_progress", int(snapshot.in_progress)
-    if snapshot.in_progress:
-        yield "riverbed_snapshot_step", snapshot.step
-        yield "riverbed_snapshot_done", snapshot.done
-        yield "riverbed_snapshot_total", snapshot.total
+    yield from _progress("riverbed_snapshot", snapshot)
     yield "riverbed_snapshot_current_time_sec", snapshot.seconds
     yield "riverbed_snapshot_last_status", "ok" if snapshot.last_ok else "err"
     yield "riverbed_snapshot_last_name", snapshot.last_name
@@ -97,11 +101,7 @@ def _scrub(scrub: ScrubStatus) -> Fields:
 
 
 def _repair(repair: RepairStatus) -> Fields:
-    yield "riverbed_repair_in_progress", int(repair.in_progress)
-    if repair.in_progress:
-        yield "riverbed_repair_step", repair.step
-        yield "riverbed_repair_done", repair.done
-        yield "riverbed_repair_total", repair.total
+    yield from _progress("riverbed_repair", repair)
     yield "riverbed_repairs", repair.repairs
     yield "riverbed_repair_last_status", "ok" if repair.last_ok else "err"
     yield "riverbed_repair_last_error", repair.last_error
