@@ -7,7 +7,8 @@ wire form by hand, for handlers whose reply is too large to be walked value by v
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final
 
 from riverbed.server.errors import CommandError
@@ -71,24 +72,13 @@ def _append(add: Callable[[bytes], None], reply: Reply, resp: int) -> None:
     kind = type(reply)
     if kind is list:
         add(array_header(len(reply)))
-        for item in reply:
-            # The leaves are written out here: a call for each would double the cost of an array of words.
-            kind = type(item)
-            if kind is bytes:
-                add(b"$%d\r\n%b\r\n" % (len(item), item))
-            elif kind is int:
-                add(integer(item))
-            else:
-                _append(add, item, resp)
+        _append_all(add, reply, resp)
     elif isinstance(reply, dict):
         add(b"%%%d\r\n" % len(reply) if resp == 3 else array_header(2 * len(reply)))
-        for key, value in reply.items():
-            _append(add, key, resp)
-            _append(add, value, resp)
+        _append_all(add, chain.from_iterable(reply.items()), resp)
     elif isinstance(reply, (set, frozenset)):
         add(b"~%d\r\n" % len(reply) if resp == 3 else array_header(len(reply)))
-        for item in reply:
-            _append(add, item, resp)
+        _append_all(add, reply, resp)
     elif kind is bool:
         if resp == 3:
             add(b"#t\r\n" if reply else b"#f\r\n")
@@ -114,6 +104,18 @@ def _append(add: Callable[[bytes], None], reply: Reply, resp: int) -> None:
     else:
         assert not isinstance(reply, Block), "a blocked request has no reply yet"
         raise TypeError(f"a handler returned {kind.__name__}")
+
+
+def _append_all(add: Callable[[bytes], None], items: Iterable[Reply], resp: int) -> None:
+    """Add the pieces of each of these.  Usual leaves are written out here: a call for each would double the cost."""
+    for item in items:
+        kind = type(item)
+        if kind is bytes:
+            add(b"$%d\r\n%b\r\n" % (len(item), item))
+        elif kind is int:
+            add(integer(item))
+        else:
+            _append(add, item, resp)
 
 
 _SCALARS: Final = frozenset((tuple, int, bytes, type(None), str))
