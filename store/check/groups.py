@@ -14,6 +14,7 @@ from riverbed.store.format.streams import StreamRow, stream_prefix
 from riverbed.store.groups.young import MAX_IN_RUN
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 from riverbed.store.model import DeliveryPolicy
+from riverbed.store.tables.groups import has_names
 
 _PEL_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 
@@ -22,8 +23,12 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
     """Check the groups of one stream."""
     assert view.meta is not None
     names: set[bytes] = set()
+    are_named = has_names(view)
     for packed, row in view.rows("groups", stream_prefix(stream.stream_no)):
         yield
+        if len(packed) == groups.NAME_KEY_BYTES:
+            _check_name(view, packed, row)
+            continue
         if len(packed) == groups.CONSUMER_KEY_BYTES:
             _check_home(view, packed)
             continue
@@ -38,6 +43,8 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
         if group.name in names:
             view.add("groups", where, "is there twice")
         names.add(group.name)
+        if are_named and view.get("groups", groups.group_name_key(stream.stream_no, group.name, group_no)) is None:
+            view.add("groups", where, "is not found by its name")
         if group_no >= view.meta.next_group_no:
             view.add("groups", where, f"group_no {group_no}, and {view.meta.next_group_no} is the next to be given out")
         if group_no in view.notes.groups:
@@ -46,7 +53,7 @@ def check_groups(view: View, key: str, stream: StreamRow) -> Pass:
             listed = view.get("consumer_ttls", groups.look_key(group.look_ms, stream.stream_no, group_no))
             if listed != group.name:
                 view.add("consumer_ttls", where, f"is not listed at {group.look_ms} ms")
-        yield from _check_group(view, where, stream.stream_no, group_no, group)
+        yield from _check_group(view, where, stream.stream_no, group_no, group, are_named=are_named)
     if len(names) != stream.group_count:
         view.add("keys", key, f"{stream.group_count} groups counted, there are {len(names)}")
 
@@ -57,6 +64,24 @@ def _check_home(view: View, packed: bytes) -> None:
         group_no = groups.decode_group_no(packed)
         if group_no not in view.notes.groups:
             view.add("groups", show(packed), f"a consumer of group {group_no}, which is not there")
+
+
+def _check_name(view: View, packed: bytes, row: bytes) -> None:
+    """Check that the row of a name leads to a group or consumer of that name, or that the group is to be purged."""
+    if row != groups.name_row(packed):
+        view.add("groups", show(packed), "the row of a name does not fit its checksum")
+        return
+    stream_no, group_no, _, number = groups.decode_digest_key(packed)
+    if group_no == groups.NAMES_OF_GROUPS:
+        key = groups.group_key(stream_no, number)
+    else:
+        key = groups.consumer_key(stream_no, group_no, number)
+    named = view.get("groups", key)
+    if named is None:
+        if group_no not in view.notes.groups:
+            view.add("groups", show(packed), f"a name leads to number {number}, which is not there")
+    elif view.decode("groups", show(key), groups.name_key_of, key, named) not in (packed, None):
+        view.add("groups", show(packed), f"a name leads to number {number}, which has another name")
 
 
 def _decode_group(packed: bytes, row: bytes) -> groups.GroupRow:
@@ -90,7 +115,9 @@ def _decode_consumer(packed: bytes, row: bytes) -> groups.ConsumerRow:
     return consumer
 
 
-def _check_group(view: View, where: str, stream_no: int, group_no: int, group: groups.GroupRow) -> Pass:
+def _check_group(
+    view: View, where: str, stream_no: int, group_no: int, group: groups.GroupRow, *, are_named: bool
+) -> Pass:
     counted: dict[int, int] = {pending.UNOWNED: group.released_count}
     names: dict[bytes, int] = {}
     for packed, row in view.rows("groups", groups.group_key(stream_no, group_no)):
@@ -104,6 +131,10 @@ def _check_group(view: View, where: str, stream_no: int, group_no: int, group: g
         if consumer.name in names:
             view.add("groups", where, f"consumer {show(consumer.name)} is there twice")
         names[consumer.name] = consumer_no
+        if are_named:
+            name_key = groups.consumer_name_key(stream_no, group_no, consumer.name, consumer_no)
+            if view.get("groups", name_key) is None:
+                view.add("groups", where, f"consumer {show(consumer.name)} is not found by its name")
         counted[consumer_no] = consumer.pel_count
         if not pending.UNOWNED < consumer_no < group.next_consumer_no:
             view.add(

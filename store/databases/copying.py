@@ -23,14 +23,18 @@ from typing import TYPE_CHECKING, Final, Protocol
 from riverbed.store.format import streams
 from riverbed.store.format.entries import bare_row
 from riverbed.store.format.groups import (
+    CONSUMER_KEY_BYTES,
     GROUP_KEY_BYTES,
+    NAMES_OF_GROUPS,
     ConsumerRow,
     GroupRow,
     consumer_key,
     decode_consumer_no,
     decode_group_no,
     group_key,
+    group_name_key,
     look_key,
+    name_row,
 )
 from riverbed.store.format.idempotence import with_records_no
 from riverbed.store.format.log_lines import EXTENSION_NEXT, EXTENSION_START
@@ -176,35 +180,46 @@ class CopyInTheMaking:
                     yield
 
     def _copy_groups(self) -> Iterator[None]:
-        """Copy the rows of groups and consumers as they stand in their table: a group, then its consumers."""
+        """Copy the rows of groups and consumers as they stand in their table: a group, its consumers, their names."""
         txn = self._txn
         stream = self._source()
         if not stream.group_count:
             return
         yield from self._write_back()
         prefix = low = stream.prefix
-        new_no = 0
+        group_no = new_no = 0
         rows = 0
         while seek(cursor := txn.cursor("groups"), low):
             key, row = cursor.item()
             if not key.startswith(prefix):
                 return
             low = key + b"\0"
+            if decode_group_no(key) == NAMES_OF_GROUPS:
+                return
             if len(key) == GROUP_KEY_BYTES:
+                group_no = decode_group_no(key)
                 new_no = txn.next_group_no
                 txn.next_group_no += 1
                 new_key = group_key(self.stream_no, new_no)
                 group = GroupRow.unpack(key, row)._replace(look_ms=0)
                 cursor.put(new_key, group.pack(new_key))
+                name_key = group_name_key(self.stream_no, group.name, new_no)
+                cursor.put(name_key, name_row(name_key))
                 if group.policy is not None and group.policy.dead_letter is not None:
                     self.dead_letters.add(group.policy.dead_letter)
                 if group.policy is not None and group.policy.consumer_ttl_ms:
                     self.looks.append((look_key(0, self.stream_no, new_no), group.name))
                 if group.pel_count:
-                    yield from self._copy_pending(group.name, decode_group_no(key), new_no)
-            else:
+                    yield from self._copy_pending(group.name, group_no, new_no)
+            elif decode_group_no(key) != group_no:
+                low = group_key(self._source_no, decode_group_no(key) + 1)  # of a destroyed group, left to the purge
+                continue
+            elif len(key) == CONSUMER_KEY_BYTES:
                 new_key = consumer_key(self.stream_no, new_no, decode_consumer_no(key))
                 cursor.put(new_key, ConsumerRow.unpack(key, row).pack(new_key))
+            else:
+                new_key = group_key(self.stream_no, new_no) + key[GROUP_KEY_BYTES:]
+                cursor.put(new_key, name_row(new_key))
             txn.copied_bytes += len(new_key) + len(row)
             rows += 1
             if rows % SLICE_ROWS == 0:

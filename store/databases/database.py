@@ -22,8 +22,8 @@ from riverbed.store.format.text import quoted
 from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
 from riverbed.store.streams.stream import Stream
-from riverbed.store.tables.namespace import Namespace
 from riverbed.store.tables.ranges import seek_below
+from riverbed.store.tables.transaction import Namespace
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
@@ -80,7 +80,7 @@ class Database(Namespace):
             groups = self._groups.pop(stream, None)
             if groups is not None:
                 groups.write_back()
-                self.txn.consumer_bytes -= groups.release()
+                groups.leave()
             del self.cached[key]
         self._count_cached(-sum(map(_size_of, keys)))
         return bool(keys)
@@ -121,13 +121,10 @@ class Database(Namespace):
             raise DamagedRowError("the row of a key")
 
     def groups(self, stream: Stream) -> Groups:
-        """The groups of a stream of this database, read at the first call."""
+        """The groups of a stream of this database."""
         groups = self._groups.get(stream)
         if groups is None:
-            try:
-                groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
-            except DECODE_ERRORS:
-                raise DamagedRowError(f"the row of a group of key {quoted(stream.key)}") from None
+            groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
         return groups
 
     def group_to_ack(self, key: bytes, name: bytes, now_ms: int) -> Group | None:
@@ -139,16 +136,16 @@ class Database(Namespace):
         return None if stream is None else self.groups(stream).get(name)
 
     def let_go_of_groups(self) -> None:
-        """Forget most groups that were read, behind a commit: their streams still know their names."""
+        """Forget most groups that were read, behind a commit."""
         for groups in self._groups.values():
             groups.let_go()
 
-    def groups_with_consumers(self) -> Iterator[tuple[Groups, Group]]:
-        """The groups whose consumers are in memory."""
+    def groups_with_consumers(self) -> Iterator[Group]:
+        """The groups that have consumers in memory."""
         for groups in self._groups.values():
             for group in groups.in_memory():
                 if group.consumers.byte_count:
-                    yield groups, group
+                    yield group
 
     # -- runs of XADD --------------------------------------------------------------------------------------------------
 

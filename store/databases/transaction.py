@@ -42,7 +42,6 @@ class WriteTxn(Transaction):
     def __init__(self, tables: Tables) -> None:
         self.recent_deliveries = RecentDeliveries()
         self.databases = [Database(self, number, self.recent_deliveries) for number in range(DATABASE_COUNT)]
-        self._kept_consumer_bytes = 0  # when consumers were let go of last, if that was too much as well
         super().__init__(tables, self.databases)
 
     def reload(self) -> None:
@@ -102,7 +101,7 @@ class WriteTxn(Transaction):
         if len(self.dirty) > MAX_CHANGED:
             self.write_oldest_back(len(self.dirty) - MAX_CHANGED)
         self.turn += 1
-        if self.consumer_bytes > CACHED_CONSUMER_BYTES + self._kept_consumer_bytes:
+        if self.consumer_bytes > CACHED_CONSUMER_BYTES:
             self._let_go_of_consumers()
         if self.cached_bytes > CACHED_BYTES:
             self._let_go_of_streams()
@@ -114,25 +113,19 @@ class WriteTxn(Transaction):
                 self.cached_bytes = 0  # nothing is left but the names that groups kept of long keys, which are gone too
 
     def _let_go_of_consumers(self) -> None:
-        """Forget consumers of the groups that were not used for longest: first what is read again one by one."""
+        """Forget the consumers of the groups that were not used for longest."""
         self.write_back()
-        held = [(groups, group) for db in self.databases for groups, group in db.groups_with_consumers()]
-        held.sort(key=lambda each: each[1].consumers.used_at)
-        left = sum(group.consumers.byte_count for _, group in held)
-        for _, group in held:
-            if left > CACHED_CONSUMER_BYTES:
-                left -= group.consumers.let_go()
-        for groups, group in held[:-1]:
-            if left > CACHED_CONSUMER_BYTES:
-                left -= group.consumers.byte_count
-                groups.let_go_of(group)
-        self.consumer_bytes = left
-        self._kept_consumer_bytes = left if left > CACHED_CONSUMER_BYTES else 0
+        held = [group for db in self.databases for group in db.groups_with_consumers()]
+        held.sort(key=lambda group: group.consumers.used_at)
+        for group in held:
+            if self.consumer_bytes <= CACHED_CONSUMER_BYTES:
+                return
+            group.consumers.let_go()
 
     def _forget_cached(self) -> None:
         for db in self.databases:
             db.forget_cached()
-        self.cached_bytes = self.consumer_bytes = self._kept_consumer_bytes = 0
+        self.cached_bytes = self.consumer_bytes = 0
 
     def place_of(self, stream_no: int) -> str:
         """`of key 's' ` and its database, for a text about a row of this stream; empty when there is no such stream."""

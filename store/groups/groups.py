@@ -9,71 +9,73 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.groups import GroupRow, group_key
+from riverbed.store.format.groups import GroupRow, group_key, group_name_key, group_name_prefix, name_row
+from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.groups.consumers import UNKNOWN
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import Change
 from riverbed.store.streams.stream import Stream
-from riverbed.store.tables.groups import group_rows
+from riverbed.store.tables.groups import group_rows, numbers_named
 
 
 class Groups:
-    """All groups of one stream."""
+    """All groups of one stream; those in use are in memory."""
 
     def __init__(self, stream: Stream, recent_deliveries: RecentDeliveries) -> None:
         self.stream = stream
         self._recent_deliveries = recent_deliveries
         self.acked_trim_start = MIN_ID  # where the next approximate ACKED trim begins; see reference_trim.py
-        self._by_name: dict[bytes, Group] = {}  # the groups that were asked for
-        self._unread: dict[bytes, int] = {}  # the numbers of the others
-        if stream.group_count:
-            rows = group_rows(stream.txn.cursor("groups"), stream.stream_no)
-            self._unread = {row.name: group_no for group_no, row in rows}
+        self._by_name: dict[bytes, Group] = {}
 
     def get(self, name: bytes) -> Group | None:
-        return self._by_name.get(name) or self._read(name)
+        return self._by_name.get(name) or self._find(name)
 
-    def _read(self, name: bytes) -> Group | None:
-        group_no = self._unread.pop(name, None)
-        if group_no is None:
+    def _find(self, name: bytes) -> Group | None:
+        """`get`, for a name that is not in memory.  Raises DamagedRowError."""
+        stream = self.stream
+        if len(self._by_name) == stream.group_count:
             return None
-        txn = self.stream.txn
-        key = group_key(self.stream.stream_no, group_no)
-        row = txn.lmdb.get(key, db=txn.handles["groups"])
-        if row is None:
-            raise DamagedRowError("the row of a group", self.stream.stream_no)
-        group = Group.of_row(self.stream, group_no, GroupRow.unpack(key, row), self._recent_deliveries)
-        self._by_name[name] = group
-        txn.group_objects += 1
+        for group_no in numbers_named(stream.txn.cursor("groups"), group_name_prefix(stream.stream_no, name)):
+            key = group_key(stream.stream_no, group_no)
+            row = stream.txn.lmdb.get(key, db=stream.txn.handles["groups"])
+            if row is None:
+                raise self._damage()
+            try:
+                found = GroupRow.unpack(key, row)
+            except DECODE_ERRORS:
+                raise self._damage() from None
+            if found.name == name:
+                return self._keep(group_no, found)
+        return None
+
+    def _keep(self, group_no: int, row: GroupRow) -> Group:
+        group = self._by_name[row.name] = Group.of_row(self.stream, group_no, row, self._recent_deliveries)
+        self.stream.txn.group_objects += 1
         return group
 
+    def _damage(self) -> DamagedRowError:
+        return DamagedRowError("the row of a group", self.stream.stream_no)
+
     def let_go(self) -> None:
-        """Keep the numbers alone of groups whose rows are written, as very many objects slow down everything.
+        """Have the groups freed later, whose rows are written, as very many objects slow down everything.
 
-        A group with many consumers stays: to read them again takes longer than all else about it.
+        A group whose consumers are being swept stays: the sweep would begin again.
         """
-        for group in list(self._by_name.values()):
-            if group.consumers.are_read_fast:
-                self.let_go_of(group)
-
-    def let_go_of(self, group: Group) -> None:
-        """Keep the number alone of a group whose rows are written."""
-        del self._by_name[group.name]
-        self._unread[group.name] = group.group_no
-
-    def release(self) -> int:
-        """Let go of all groups, whose rows are written, for good; -> about what their consumers took."""
-        return sum(group.consumers.byte_count for group in self._by_name.values())
+        kept = {name: group for name, group in self._by_name.items() if group.sweep_place is not None}
+        for name, group in self._by_name.items():
+            if name not in kept:
+                group.consumers.let_go()
+        self.stream.txn.leave(self._by_name)
+        self._by_name = kept
 
     def leave(self) -> None:
-        """Have what is in memory freed later: the stream is gone."""
+        """Have what is in memory freed later: the stream is gone, or its rows are written."""
         for group in self._by_name.values():
-            if not group.consumers.are_read_fast:
-                group.consumers.leave()
-        for objects in (self._by_name, self._unread):
-            self.stream.txn.leave(objects)
+            group.consumers.let_go()
+        self.stream.txn.leave(self._by_name)
+        self._by_name = {}
 
     def in_memory(self) -> Iterable[Group]:
         """The groups that were read."""
@@ -81,12 +83,20 @@ class Groups:
 
     def _all(self) -> dict[bytes, Group]:
         """All groups by name; takes a kilobyte of memory for each."""
-        for name in list(self._unread):
-            self._read(name)
+        if len(self._by_name) < self.stream.group_count:
+            held = {group.group_no for group in self._by_name.values()}
+            try:
+                for group_no, row in group_rows(self.stream.txn.cursor("groups"), self.stream.stream_no):
+                    if group_no not in held:
+                        self._keep(group_no, row)
+            except DECODE_ERRORS:
+                raise self._damage() from None
+            if len(self._by_name) != self.stream.group_count:
+                raise self._damage()
         return self._by_name
 
     def __len__(self) -> int:
-        return len(self._by_name) + len(self._unread)
+        return self.stream.group_count
 
     def __iter__(self) -> Iterator[Group]:
         """The groups in byte order of their names."""
@@ -118,6 +128,8 @@ class Groups:
         txn.next_group_no += 1
         self._by_name[name] = group
         txn.group_objects += 1
+        name_key = group_name_key(stream.stream_no, name, group.group_no)
+        txn.cursor("groups").put(name_key, name_row(name_key))
         group.touch()
         stream.group_count += 1
         stream.touch()
@@ -134,11 +146,15 @@ class Groups:
         """Delete a group; the purge deletes its rows.  Logs XGROUP DESTROY."""
         stream = self.stream
         txn = stream.txn
-        txn.lmdb.delete(group_key(stream.stream_no, group.group_no), db=txn.handles["groups"])
+        for key in (
+            group_key(stream.stream_no, group.group_no),
+            group_name_key(stream.stream_no, group.name, group.group_no),
+        ):
+            txn.lmdb.delete(key, db=txn.handles["groups"])
         txn.dead_rows.add_group(group.group_no, stream.stream_no)
         group.unlist()
         group.forget()
-        group.consumers.leave()
+        group.consumers.let_go()
         del self._by_name[group.name]
         stream.group_count -= 1
         stream.touch()

@@ -1,14 +1,8 @@
-"""The consumers of one group: all of them in memory if they are few, else those in use.
+"""The consumers of one group: those in use are in memory, and all of them where they are few.
 
-    few     name -> Consumer    number -> Consumer
-    many    the same for those in use, and for all of them the numbers by name, in `name_index.py`
-
-Very many consumers would take half a kilobyte each.  Of many, one is read from its row when a command names it or an
-entry of it, and `WriteTxn.bound_caches` lets go of all whose rows are written when they take too much.  Keep no
-reference to a consumer across ticks.
-
-The rows are read once, at the first use.  Their keys are not in their checksums, so they are compared with what the
-group's row says.
+One that a command names, or an entry of it, is found by its rows, so neither a start nor memory feels how many there
+are.  `WriteTxn.bound_caches` lets go of consumers whose rows are written when they take too much.  Keep no reference to
+a consumer across ticks.
 """
 
 from __future__ import annotations
@@ -18,23 +12,22 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.format.groups import consumer_name_key, consumer_name_prefix, name_row
 from riverbed.store.format.pending import UNOWNED, owner_of_run
 from riverbed.store.format.resp import bulk
-from riverbed.store.groups.name_index import EMPTY_BYTES, ENTRY_BYTES, NameIndex
-from riverbed.store.tables.groups import consumer_row, consumer_rows
+from riverbed.store.tables.groups import consumer_row, consumer_rows, numbers_named
 
 if TYPE_CHECKING:
     from riverbed.store.format.groups import ConsumerRow
     from riverbed.store.tables.transaction import Transaction
 
 NEVER: Final = -1
-# Consumers that take more are many: some nine thousand with short names.
+# More consumers, or such that take more memory, are many: what looks at all of them does so in pieces.
+FEW = 1000
 FEW_BYTES = 4 << 20
 # What a consumer takes in memory, and how often its name is in it.
 _CONSUMER_BYTES: Final = 440
 _NAME_COPIES: Final = 2
-# So many are read again in no time.
-_FEW_CONSUMERS: Final = 100
 # Rows that `part` reads: below a millisecond.
 PART = 500
 
@@ -78,8 +71,6 @@ class KnownConsumers:
         self._txn = txn
         self._stream_no = stream_no
         self._group_no = group_no
-        self._is_whole = not count  # all of them are in memory
-        self._index: NameIndex | None = None  # of all of them; None while they are few, or not read yet
         self._by_name: dict[bytes, Consumer] = {}
         self._by_no: dict[int, Consumer] = {}
         self._names: dict[int, bytes] = {UNOWNED: bulk(b"")}  # of those in memory, as bulk strings
@@ -89,45 +80,78 @@ class KnownConsumers:
     def named(self, name: bytes) -> Consumer | None:
         self.used_at = self._txn.turn
         consumer = self._by_name.get(name)
-        return consumer if consumer is not None or self._is_whole else self._find(name)
+        return consumer if consumer is not None or len(self._by_no) == self.count else self._find(name)
+
+    def _find(self, name: bytes) -> Consumer | None:
+        """`named`, for a name that is not in memory."""
+        prefix = consumer_name_prefix(self._stream_no, self._group_no, name)
+        for number in numbers_named(self._txn.cursor("groups"), prefix):
+            consumer = self.numbered(number)
+            if consumer.name == name:
+                return consumer
+        return None
 
     def numbered(self, number: int) -> Consumer:
         """A consumer that is alive."""
-        consumer = self._by_no.get(number)
+        consumer = self._get(number)
         if consumer is None:
-            consumer = self._get(number)
-            if consumer is None:
-                raise self._damage()
+            raise self._damage()
         return consumer
+
+    def _get(self, number: int) -> Consumer | None:
+        """The consumer with this number, None when there is none."""
+        consumer = self._by_no.get(number)
+        if consumer is not None:
+            return consumer
+        if not self.are_many:
+            return self._by_no.get(number)
+        row = self._row(number)
+        return None if row is None else self._keep(number, row)
 
     def is_alive(self, number: int) -> bool:
         """Whether there is a consumer with this number."""
         self.used_at = self._txn.turn
-        return number in self._by_no or (not self._is_whole and self._lives(number))
+        if number in self._by_no:
+            return True
+        return self._row(number) is not None if self.are_many else number in self._by_no
 
     def names_of(self, runs: list[bytes]) -> dict[int, bytes]:
         """The names of the living owners of these rows of `pel` by number, as bulk strings, and of others."""
         self.used_at = self._txn.turn
-        if not self._is_whole:
+        if len(self._by_no) < self.count:
             for number in set(map(owner_of_run, runs)):
                 if number != UNOWNED:
                     self._get(number)
         return self._names
 
-    def in_order(self) -> list[Consumer]:
-        """All of them, in byte order of their names."""
-        self._read()
-        if self._index is not None:
+    @property
+    def are_many(self) -> bool:
+        """Whether they are too many to be looked at in one turn.  Few are in memory then, compared with their count."""
+        if self.count > FEW:
+            return True
+        if len(self._by_no) < self.count:
             for number, row in self._rows(0):
                 if number not in self._by_no:
-                    self._keep(Consumer(number, *row))
+                    self._keep(number, row)
+                    if self.byte_count > FEW_BYTES:
+                        return True
+            self._require_all()
+        return self.byte_count > FEW_BYTES
+
+    def in_order(self) -> list[Consumer]:
+        """All of them, in byte order of their names.  They are in memory then."""
+        if len(self._by_no) < self.count:
+            for number, row in self._rows(0):
+                if number not in self._by_no:
+                    self._keep(number, row)
+            self._require_all()
         return [consumer for _, consumer in sorted(self._by_name.items())]
 
     def owner_nos(self) -> list[int]:
         """The numbers of those that have pending entries."""
-        self._read()
+        is_whole = not self.are_many or len(self._by_no) == self.count
         found = [consumer.consumer_no for consumer in self._by_no.values() if consumer.pel_count]
-        if self._index is not None:
+        if not is_whole:
             found += [number for number, row in self._rows(0) if row.pel_count and number not in self._by_no]
         return found
 
@@ -136,23 +160,11 @@ class KnownConsumers:
 
         Those that are many must have their rows in the table.
         """
-        self._read()
-        if self._index is None:
+        if not self.are_many:
             return [*self._by_no.items()], None
         rows = list(islice(self._rows(first_no), PART))
         found = [(number, self._by_no.get(number) or row) for number, row in rows]
         return found, rows[-1][0] + 1 if len(rows) == PART else None
-
-    @property
-    def are_many(self) -> bool:
-        """Whether only those in use are in memory."""
-        self._read()
-        return self._index is not None
-
-    @property
-    def are_read_fast(self) -> bool:
-        """Whether reading again what is in memory takes no time to speak of."""
-        return self._index is None and len(self._by_no) <= _FEW_CONSUMERS
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -163,14 +175,9 @@ class KnownConsumers:
         consumer.logged_times = (NEVER, NEVER)
         self.next_no += 1
         self.count += 1
-        self._keep(consumer)
-        if self._index is not None:
-            self._index.add(name, consumer.consumer_no)
-            self._count(ENTRY_BYTES)
-        elif self.byte_count > FEW_BYTES:
-            self._index = self._new_index()
-            self._is_whole = False
-            self._count(_index_bytes(self.count))
+        self._hold(consumer)
+        key = consumer_name_key(self._stream_no, self._group_no, name, consumer.consumer_no)
+        self._txn.cursor("groups").put(key, name_row(key))
         return consumer
 
     def remove(self, consumer: Consumer) -> None:
@@ -181,102 +188,31 @@ class KnownConsumers:
         del self._names[number]
         self.count -= 1
         self._count(-_size_of(consumer.name))
-        if self._index is not None:
-            self._index.remove(consumer.name, number)
-            self._count(-ENTRY_BYTES)
+        key = consumer_name_key(self._stream_no, self._group_no, consumer.name, number)
+        self._txn.lmdb.delete(key, db=self._txn.handles["groups"])
 
-    def let_go(self) -> int:
-        """Let go of those in memory, whose rows are written, if they are many; -> about what they took."""
-        if self._index is None:
-            return 0
-        before = self.byte_count
-        self._forget()
-        self._count(_index_bytes(self.count))
-        return before - self.byte_count
-
-    def leave(self) -> None:
-        """Have what is in memory freed later: the group is gone."""
-        self._forget()
-        self._index = None
-
-    def _forget(self) -> None:
-        """Have those in memory freed later, and count nothing."""
+    def let_go(self) -> None:
+        """Have those in memory, whose rows are written, freed later."""
         for objects in (self._by_name, self._by_no, self._names):
             self._txn.leave(objects)
         self._by_name, self._by_no, self._names = {}, {}, {UNOWNED: bulk(b"")}
         self._count(-self.byte_count)
-
-    def _new_index(self) -> NameIndex:
-        """An index of those in memory."""
-        index = NameIndex()
-        for consumer in self._by_no.values():
-            index.add(consumer.name, consumer.consumer_no)
-        return index
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _rows(self, first_no: int) -> Iterator[tuple[int, ConsumerRow]]:
         return consumer_rows(self._txn.cursor("groups"), self._stream_no, self._group_no, first_no)
 
-    def _read(self) -> None:
-        """Read the rows of all of them, if they were not read yet.  Raises DamagedRowError, with none read."""
-        if not self._is_whole and self._index is None:
-            try:
-                self._read_rows()
-            except BaseException:
-                self._forget()
-                raise
-
-    def _read_rows(self) -> None:
-        index: NameIndex | None = None
-        count = last_no = 0
-        for number, row in self._rows(0):
-            count, last_no = count + 1, number
-            if index is not None:
-                index.add(row.name, number)
-                continue
-            self._keep(Consumer(number, *row))
-            if self.byte_count > FEW_BYTES:
-                index = self._new_index()
-                self._forget()
-        if count != self.count or last_no >= self.next_no:
-            raise self._damage()
-        self._is_whole = index is None
-        if index is not None:
-            self._index = index
-            self._count(_index_bytes(count))
-
-    def _find(self, name: bytes) -> Consumer | None:
-        """`named`, for a name that is not in memory."""
-        self._read()
-        if self._index is None:
-            return self._by_name.get(name)
-        for number in self._index.find(name):
-            consumer = self.numbered(number)
-            if consumer.name == name:
-                return consumer
-        return None
-
-    def _get(self, number: int) -> Consumer | None:
-        """The consumer with this number, None when there is none."""
-        self._read()
-        consumer = self._by_no.get(number)
-        if consumer is None and self._index is not None:
-            row = self._row(number)
-            if row is not None:
-                consumer = Consumer(number, *row)
-                self._keep(consumer)
-        return consumer
-
-    def _lives(self, number: int) -> bool:
-        """`is_alive`, for a number that is not in memory."""
-        self._read()
-        return number in self._by_no if self._index is None else self._row(number) is not None
-
     def _row(self, number: int) -> ConsumerRow | None:
+        """The row of a consumer that is not in memory, None when there is none."""
         return consumer_row(self._txn.cursor("groups"), self._stream_no, self._group_no, number)
 
-    def _keep(self, consumer: Consumer) -> None:
+    def _keep(self, number: int, row: ConsumerRow) -> Consumer:
+        consumer = Consumer(number, *row)
+        self._hold(consumer)
+        return consumer
+
+    def _hold(self, consumer: Consumer) -> None:
         self._by_name[consumer.name] = self._by_no[consumer.consumer_no] = consumer
         self._names[consumer.consumer_no] = bulk(consumer.name)
         self._count(_size_of(consumer.name))
@@ -285,6 +221,11 @@ class KnownConsumers:
         self.byte_count += size
         self._txn.consumer_bytes += size
 
+    def _require_all(self) -> None:
+        """Raise DamagedRowError if those in memory, all of whose rows were read, are not as many as are counted."""
+        if len(self._by_no) != self.count or max(self._by_no, default=0) >= self.next_no:
+            raise self._damage()
+
     def _damage(self) -> DamagedRowError:
         return DamagedRowError("a consumer's row", self._stream_no)
 
@@ -292,7 +233,3 @@ class KnownConsumers:
 def _size_of(name: bytes) -> int:
     """About what a consumer with this name takes in memory."""
     return _CONSUMER_BYTES + _NAME_COPIES * len(name)
-
-
-def _index_bytes(count: int) -> int:
-    return EMPTY_BYTES + count * ENTRY_BYTES

@@ -14,6 +14,7 @@ DIR is worth nothing until this is done: only then does the caller give it its n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -52,9 +53,10 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
     position = LogPosition(_FIRST_INCR, 0, snapshot.manifest.offset)
     home = directory / LOG_DIRECTORY
     _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
+    with closing(Tables(directory / STATE_DIRECTORY, snapshot.manifest.data_file.size, frozen=True)) as copied:
+        require_totals(snapshot, copied)  # before this version adds rows that an earlier one has not written
     tables = Tables(directory, _MAP_BYTES)
     try:
-        require_totals(snapshot, tables)
         with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
             was_at = read_position(txn.get)
             # what a primary sends next goes to the database that was selected there

@@ -42,6 +42,7 @@ from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.pages import walk_pages
+from riverbed.store.tables.upgrade import upgrade
 
 TABLES: Final = (
     "keys",
@@ -218,8 +219,11 @@ class Tables:
             return True
         if version in range(OLDEST_VERSION, FORMAT_VERSION) and not readonly:
             # what is written from now on, programs of that version do not read
-            with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
-                txn.put(META_VERSION, pack_version(), db=meta)
+            with contextlib.suppress(lmdb.NotFoundError):  # a missing table is an error of its own
+                groups = self.env.open_db(b"groups", txn=self._first, create=False)
+                with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
+                    upgrade(txn, groups, version, str(self.path / DATA_NAME))
+                    txn.put(META_VERSION, pack_version(), db=meta)
         elif version not in range(OLDEST_VERSION, FORMAT_VERSION + 1):
             text = f"{self.path} has format version {version}; this program reads {FORMAT_VERSION}"
             if not frozen and isinstance(version, int) and version < OLDEST_VERSION:

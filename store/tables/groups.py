@@ -1,6 +1,7 @@
 """The consumer groups of a stream as one transaction sees them, with their consumers and pending entries.
 
-Dead rows are left out: consumers of destroyed groups, and pending entries of deleted consumers.
+Dead rows are left out: consumers of destroyed groups, and pending entries of deleted consumers.  `numbers_named`
+finds a group or a consumer by its name.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import (
+    CONSUMER_KEY_BYTES,
     GROUP_KEY_BYTES,
+    NAME_KEY_BYTES,
+    NAMED_SINCE,
+    NAMES_OF_GROUPS,
     ConsumerRow,
     GroupRow,
     consumer_key,
     decode_consumer_no,
     decode_group_no,
     group_key,
+    name_row,
 )
+from riverbed.store.format.meta import read_version
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix
-from riverbed.store.format.streams import StreamRow, stream_prefix
+from riverbed.store.format.streams import StreamRow, decode_stream_prefix, stream_prefix
 from riverbed.store.tables.ranges import seek, seek_below
 
 if TYPE_CHECKING:
@@ -58,7 +65,7 @@ def live_groups(reader: TableReader, stream_no: int) -> list[LiveGroup]:
         group_no = decode_group_no(packed)
         if len(packed) == GROUP_KEY_BYTES:
             groups[group_no] = LiveGroup(group_no, GroupRow.unpack(packed, row), {})
-        elif group_no in groups:
+        elif len(packed) == CONSUMER_KEY_BYTES and group_no in groups:
             groups[group_no].consumers[decode_consumer_no(packed)] = ConsumerRow.unpack(packed, row)
     return sorted(groups.values(), key=lambda group: group.row.name)
 
@@ -80,6 +87,12 @@ def _miscounted(reader: TableReader, owner: str, found: int, counted: int, what:
     return CorruptionError(str(reader.path), None, reason)
 
 
+def has_names(reader: TableReader) -> bool:
+    """Whether groups and consumers are found by rows of their names: else an earlier version has made the tables."""
+    version = read_version(reader.meta_row)
+    return isinstance(version, int) and version >= NAMED_SINCE
+
+
 def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) -> Iterator[tuple[int, GroupRow]]:
     """(group_no, row) of the groups of a stream, by number from `first_no` on, without reading their consumers.
 
@@ -90,6 +103,8 @@ def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) ->
     while found and cursor.key().startswith(prefix):
         key, row = cursor.item()
         group_no = decode_group_no(key)
+        if group_no == NAMES_OF_GROUPS:
+            return
         if len(key) == GROUP_KEY_BYTES:
             yield group_no, GroupRow.unpack(key, row)
         found = seek(cursor, group_key(stream_no, group_no + 1))
@@ -105,22 +120,49 @@ def consumer_rows(
     prefix = group_key(stream_no, group_no)
     if seek(cursor, consumer_key(stream_no, group_no, first_no)):
         for key, row in cursor.iternext():
-            if not key.startswith(prefix):
+            if len(key) != CONSUMER_KEY_BYTES or not key.startswith(prefix):
                 return
             yield decode_consumer_no(key), ConsumerRow.unpack(key, row)
 
 
 def consumer_row(cursor: lmdb.Cursor[bytes], stream_no: int, group_no: int, consumer_no: int) -> ConsumerRow | None:
-    """The row of a consumer, None when there is none.  Raises DamagedRowError.
-
-    A flipped bit of a key mostly leaves the row where it was, so the rows beside a missing one are looked at.
-    """
+    """The row of a consumer, None when there is none.  Raises DamagedRowError."""
     key = consumer_key(stream_no, group_no, consumer_no)
     if cursor.set_key(key):
         return ConsumerRow.unpack(key, cursor.value())
-    is_sound = not cursor.set_range(key) or (cursor.key() > key and ConsumerRow.is_bound(*cursor.item()))
-    if is_sound and seek_below(cursor, key):
-        is_sound = cursor.key() < key and ConsumerRow.is_bound(*cursor.item())
-    if not is_sound:
-        raise DamagedRowError("a consumer's row", stream_no)
+    _require_sound_neighbours(cursor, key, "a consumer's row")
     return None
+
+
+def numbers_named(cursor: lmdb.Cursor[bytes], prefix: bytes) -> list[int]:
+    """The numbers of the groups or consumers with a name's digest, mostly one; of `group_name_prefix` or the like.
+
+    Raises DamagedRowError.
+    """
+    numbers = []
+    found = seek(cursor, prefix)
+    while found and cursor.key().startswith(prefix):
+        key, row = cursor.item()
+        if not _is_bound(key, row):
+            raise DamagedRowError("the row of a name", decode_stream_prefix(key))
+        numbers.append(int.from_bytes(key[len(prefix) :], "big"))
+        found = cursor.next()
+    if not numbers:
+        _require_sound_neighbours(cursor, prefix, "the row of a name")
+    return numbers
+
+
+def _require_sound_neighbours(cursor: lmdb.Cursor[bytes], key: bytes, what: str) -> None:
+    """Raise DamagedRowError if a row beside the place of a key that is missing is not the one of its own key.
+
+    A flipped bit of a key mostly leaves the row where it was.
+    """
+    is_sound = not cursor.set_range(key) or (cursor.key() > key and _is_bound(*cursor.item()))
+    if is_sound and seek_below(cursor, key):
+        is_sound = cursor.key() < key and _is_bound(*cursor.item())
+    if not is_sound:
+        raise DamagedRowError(what, decode_stream_prefix(key))
+
+
+def _is_bound(key: bytes, row: bytes) -> bool:
+    return row == name_row(key) if len(key) == NAME_KEY_BYTES else ConsumerRow.is_bound(key, row)

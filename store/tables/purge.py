@@ -10,7 +10,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format import dead_rows
-from riverbed.store.format.groups import decode_group_no, group_key
+from riverbed.store.format.groups import NAMES_OF_GROUPS, decode_group_no, group_key
 from riverbed.store.format.pending import Run, group_prefix, last_in_key, owner_of_run, owner_prefix, time_key
 from riverbed.store.format.streams import StreamRow, decode_name_key, entry_key, key_key, name_key, stream_prefix
 from riverbed.store.progress import ignore
@@ -99,8 +99,10 @@ class _Purge:
                 return False
         groups = self._txn.cursor("groups")
         while seek(groups, low) and groups.key() < high:
-            # a group's row is the first one under its number; the rows of its consumers follow
+            # a group's row is the first one under its number; its consumers follow, and the names of groups at last
             group_no = decode_group_no(groups.key())
+            if group_no == NAMES_OF_GROUPS:
+                return self._delete("groups", low, high)
             groups.delete()
             self._dead_rows.add_group(group_no, stream_no)
             if not self._delete_group_rows(group_no, stream_no) or self._expired():

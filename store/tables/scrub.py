@@ -18,6 +18,7 @@ from riverbed.store.format.entries import bare_pairs, bare_row
 from riverbed.store.format.meta import META_READERS, META_VERSION, check_row
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.model import Row
+from riverbed.store.tables.groups import has_names
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import numbered_streams
 
@@ -101,8 +102,12 @@ def _check_key(reader: TableReader, key: bytes, row: bytes) -> _Found:
 
 
 def _check_group_or_consumer(reader: TableReader, key: bytes, row: bytes) -> _Found:
+    if len(key) == groups.NAME_KEY_BYTES:
+        if row != groups.name_row(key):
+            raise DamagedRowError("the row of a name", streams.decode_stream_prefix(key))
+        return
+    yield "groups", reader.get("groups", groups.name_key_of(key, row)) is not None or not has_names(reader)
     if len(key) == groups.CONSUMER_KEY_BYTES:
-        groups.ConsumerRow.unpack(key, row)
         return
     group = groups.GroupRow.unpack(key, row)
     if group.policy is not None and group.policy.consumer_ttl_ms:

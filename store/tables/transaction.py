@@ -28,7 +28,6 @@ from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.namespace import Namespace
 from riverbed.store.tables.ranges import seek, seek_below
 
 # The largest size of an entry when no bound is known.
@@ -43,6 +42,19 @@ FREED_AT_ONCE = 1000
 # Changed streams or groups that are written in one part of a checkpoint's work.
 PART: Final = 64
 _NO_CHANGE: Final = -1
+
+
+class Namespace:
+    """All that a stream knows of its database.  SWAPDB and FLUSHDB change `keyspace_no` and the counts."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.keyspace_no = number
+        self.size = 0  # keys
+        self.expiring = 0  # keys with a deadline
+        # Keys that clients wait for or watch, with the number of these clients.  The server maintains it.
+        self.interest: dict[bytes, int] = {}
+
 
 Notify = Callable[[Change, Namespace, bytes], None]
 

@@ -11,10 +11,10 @@ import pytest
 
 from riverbed.store.databases.names import all_keys, scan_keys
 from riverbed.store.errors import CorruptionError, DamagedRowError
-from riverbed.store.format.groups import CONSUMER_KEY_BYTES
+from riverbed.store.format.groups import CONSUMER_KEY_BYTES, consumer_name_key, decode_group_no, group_name_key
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES
 from riverbed.store.format.pending import group_prefix
-from riverbed.store.groups import known_consumers
+from riverbed.store.format.streams import decode_stream_prefix
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
@@ -309,13 +309,8 @@ def test_an_idempotent_entry_is_not_added_again_because_a_bit_of_its_record_has_
         store.kill()
 
 
-@pytest.mark.parametrize("are_many", [False, True])
 @pytest.mark.parametrize("at", [16, 17, 18, 19, -1])
-def test_a_consumer_whose_row_is_damaged_leaves_no_others_out(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, at: int, are_many: bool
-) -> None:
-    if are_many:
-        monkeypatch.setattr(known_consumers, "FEW_BYTES", 0)
+def test_a_consumer_whose_row_is_damaged_is_not_taken_for_one_that_is_not_there(directory: Path, at: int) -> None:
     if at == -1:
         path = directory / STATE_DIRECTORY / DATA_NAME
         path.write_bytes(path.read_bytes().replace(b"Alice", b"Blice"))
@@ -323,13 +318,40 @@ def test_a_consumer_whose_row_is_damaged_leaves_no_others_out(
         flip_key(directory, "groups", key_bytes=CONSUMER_KEY_BYTES, at=at)
     store = Store(directory)
     for words in (
-        ("XREADGROUP", "GROUP", "g", "Bob", "STREAMS", "s", "0"),
+        ("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", "0"),
         ("XACK", "s", "g", "1-1"),
+        ("XPENDING", "s", "g"),
         ("XGROUP", "CREATECONSUMER", "s", "g", "Alice"),
         ("XGROUP", "DELCONSUMER", "s", "g", "Alice"),
     ) * 2:
         with pytest.raises(DamagedRowError):
             store.run(*words)
+    store.kill()
+
+
+@pytest.mark.parametrize("at", [7, 15, 19, 20, 27, 31])
+@pytest.mark.parametrize("whose", ["Alice", "Bob", "g"])
+def test_a_name_under_a_damaged_key_is_not_taken_for_one_that_is_not_there(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, whose: str, at: int
+) -> None:
+    env = lmdb.open(str(directory / STATE_DIRECTORY), map_size=MAP_BYTES, max_dbs=len(TABLES) + 3)
+    with env.begin() as txn:
+        keys = list(txn.cursor(env.open_db(b"groups", txn=txn, create=False)).iternext(values=False))
+    env.close()
+    stream_no, group_no = decode_stream_prefix(keys[0]), decode_group_no(keys[0])
+    names = {
+        "Alice": consumer_name_key(stream_no, group_no, b"Alice", 1),
+        "Bob": consumer_name_key(stream_no, group_no, b"Bob", 2),
+        "g": group_name_key(stream_no, b"g", group_no),
+    }
+    flip_key_in_place(directory, "groups", keys.index(names[whose]), at)
+    store = opened(directory, monkeypatch)
+    asked = ("XGROUP", "CREATE", "s", "g", "0") if whose == "g" else ("XGROUP", "CREATECONSUMER", "s", "g", whose)
+    for _ in range(2):
+        with pytest.raises(DamagedRowError):
+            store.run(*asked)
+    with pytest.raises(CorruptionError):
+        require_sound(TableReader(store.engine.tables, store.txn.lmdb), lambda rows: None)
     store.kill()
 
 

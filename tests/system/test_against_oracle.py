@@ -29,9 +29,9 @@ from tests.support.scripts.random_commands import FAMILIES, GROUP_COMMANDS, STRE
 NODE_MAX_ENTRIES: Final = 4
 # All groups have very many consumers, and let go of them after each command.
 CROWD_BOUNDS: Final = {
-    "groups.known_consumers.FEW_BYTES": 0,
+    "groups.known_consumers.FEW": 0,
     "groups.known_consumers.PART": 2,
-    "groups.name_index.HASH_MASK": 1,
+    "format.groups.DIGEST_BYTES": 1,
     "groups.view._SLICE_ROWS": 2,
     "databases.transaction.CACHED_CONSUMER_BYTES": 0,
 }

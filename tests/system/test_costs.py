@@ -66,7 +66,7 @@ SIZES: Final = (
     "store.databases.copying.SLICE_ROWS",
     "store.groups.group._SHOW_COST",
     "store.groups.group._MAX_EXAMINED",
-    "store.groups.known_consumers.FEW_BYTES",
+    "store.groups.known_consumers.FEW",
     "store.groups.known_consumers.PART",
     "store.groups.reference_trim._SLICE",
     "store.groups.view._SLICE_ROWS",
@@ -430,6 +430,53 @@ def test_a_turn_is_as_long_as_the_page_says(tmp_path: Path, name: str) -> None:
     else:
         assert rows()[name].startswith("for each ")
         assert IS_COMPILED or many > 2 * few, (few, many)
+
+
+# Of each of them the first one after a start.
+FIRST: Final = (
+    "XADD s * f v",
+    "XLEN s",
+    "XACK s g 1-1",
+    "XREADGROUP GROUP g c5 STREAMS s >",
+    "XREADGROUP GROUP g new STREAMS s >",
+    "XREADGROUP GROUP g c5 STREAMS s 0",
+    "XPENDING s g - + 1 c5",
+    "XCLAIM s g c5 0 1-1",
+    "XGROUP CREATECONSUMER s g new",
+    "XGROUP DELCONSUMER s g c5",
+    "XGROUP CREATE s new 0",
+    "XGROUP DESTROY s g",
+    "XREADGROUP GROUP none c STREAMS s >",
+)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("line", FIRST)
+def test_the_first_command_for_a_stream_reads_no_more_than_it_names(tmp_path: Path, line: str) -> None:
+    def crowded(n: int) -> Iterator[str]:
+        yield from groups(n)
+        yield from after(busy)(n)
+
+    longest = []
+
+    async def body(n: int) -> None:
+        ticks = Ticks(tmp_path / str(n), slowlog_log_slower_than=-1)
+        client = await prepared(ticks, n, crowded)
+        for database in ticks.engine.txn.databases:
+            database.forget_cached()
+        ticks.engine.purge(0)
+        with pytest.MonkeyPatch.context() as patched, undisturbed():
+            turns = Turns(patched)
+            await answered(client, line)
+        longest.append(turns.longest)
+        client.leave()
+        await ticks.settle()
+        ticks.close()
+
+    for n in (FEW, FEW * FACTOR):
+        in_loop(body(n))
+    few, many = longest
+    assert many < 1.5 * few + 50, (few, many)
 
 
 @pytest.mark.usefixtures("small")

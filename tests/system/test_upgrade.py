@@ -1,8 +1,10 @@
 """What an earlier version wrote opens unchanged: every stream, group and pending entry shows as that version showed it.
 
-`tests/fixtures/riverbed-0.1` has a data directory whose server was killed, with a rewritten base, a log behind the last
-checkpoint and 14 streams of a random script; a snapshot of it, made before the last 300 commands; and in `shown.json`,
-for both, what `states.state_of` found on the server that wrote them.
+Each fixture has a data directory whose server was killed, with a log behind the last checkpoint; a snapshot of it, made
+before that; and in `shown.json`, for both, what `states.state_of` found on the server that wrote them.
+
+    riverbed-0.1    format version 2: a rewritten base, and 14 streams of a random script
+    format-4        groups and consumers with many kinds of names, which version 5 has to find by them
 """
 
 from __future__ import annotations
@@ -13,24 +15,28 @@ import shutil
 import tarfile
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
+from riverbed.store.check import check
 from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
 from tests.support.scripts.states import OF_NODES, OURS, state_of
 from tests.support.servers import RiverbedServer
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "riverbed-0.1"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+
+pytestmark = pytest.mark.parametrize("fixture", ["riverbed-0.1", "format-4"])
 
 
-def unpacked(name: str, into: Path) -> Path:
-    with tarfile.open(FIXTURE / f"{name}.tar.xz") as archive:
+def unpacked(fixture: str, name: str, into: Path) -> Path:
+    with tarfile.open(FIXTURES / fixture / f"{name}.tar.xz") as archive:
         archive.extractall(into, filter="data")
     return into
 
 
-def as_it_was(part: str) -> list[list[object]]:
-    recorded: dict[str, list[list[object]]] = json.loads((FIXTURE / "shown.json").read_text())
+def as_it_was(fixture: str, part: str) -> list[list[object]]:
+    recorded: dict[str, list[list[object]]] = json.loads((FIXTURES / fixture / "shown.json").read_text())
     return [[*row[:2], without_records(str(row[2])), *row[3:]] for row in recorded[part]]
 
 
@@ -53,25 +59,41 @@ def shown_by(server: RiverbedServer) -> list[list[object]]:
     ]
 
 
-def test_a_data_directory_of_an_earlier_version_shows_the_same(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
-    server = start_riverbed(unpacked("data", tmp_path / "data"), options=OURS)
-    assert shown_by(server) == as_it_was("killed")
+def test_a_data_directory_of_an_earlier_version_shows_the_same(
+    start_riverbed: StartRiverbed, tmp_path: Path, fixture: str
+) -> None:
+    server = start_riverbed(unpacked(fixture, "data", tmp_path / "data"), options=OURS)
+    assert shown_by(server) == as_it_was(fixture, "killed")
     assert server.stop() == 0
     server.start()
-    assert shown_by(server) == as_it_was("killed")
+    assert shown_by(server) == as_it_was(fixture, "killed")
+    assert server.stop() == 0
+    assert list(check(server.directory)) == []
 
 
-def test_the_log_alone_of_an_earlier_version_shows_the_same(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+def test_the_log_alone_of_an_earlier_version_shows_the_same(
+    start_riverbed: StartRiverbed, tmp_path: Path, fixture: str
+) -> None:
     """But for the nodes, of which a log says nothing."""
-    both = start_riverbed(unpacked("data", tmp_path / "both"), options=OURS)
-    alone = unpacked("data", tmp_path / "alone")
+    both = start_riverbed(unpacked(fixture, "data", tmp_path / "both"), options=OURS)
+    alone = unpacked(fixture, "data", tmp_path / "alone")
     shutil.rmtree(alone / "state")
     unknown = OF_NODES | {b"pids-tracked", b"iids-tracked"}  # records are forgotten one by one after a day
     assert state_of(start_riverbed(alone, options=OURS), unknown) == state_of(both, unknown)
 
 
-def test_a_snapshot_of_an_earlier_version_is_restored(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
-    snapshot = unpacked("snapshot", tmp_path) / "before"
+def test_a_snapshot_of_an_earlier_version_is_restored(
+    start_riverbed: StartRiverbed, tmp_path: Path, fixture: str
+) -> None:
+    snapshot = unpacked(fixture, "snapshot", tmp_path) / "before"
     restored = CliRunner().invoke(main, ["restore", str(snapshot), str(tmp_path / "restored")], catch_exceptions=False)
     assert restored.exit_code == 0, restored.output
-    assert shown_by(start_riverbed(tmp_path / "restored", options=OURS)) == as_it_was("snapshot")
+    assert list(check(tmp_path / "restored")) == []
+    assert shown_by(start_riverbed(tmp_path / "restored", options=OURS)) == as_it_was(fixture, "snapshot")
+
+
+def test_an_earlier_version_is_read_where_nothing_may_be_written(tmp_path: Path, fixture: str) -> None:
+    snapshot = unpacked(fixture, "snapshot", tmp_path) / "before"
+    for words in (["check", str(snapshot)], ["stat", str(snapshot), "--groups"], ["dump", str(snapshot)]):
+        shown = CliRunner().invoke(main, words, catch_exceptions=False)
+        assert shown.exit_code == 0, shown.output

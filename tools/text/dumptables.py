@@ -17,7 +17,16 @@ from riverbed.store.format import idempotence as idmp
 from riverbed.store.format import streams
 from riverbed.store.format.dead_rows import decode_note_key, unpack_note
 from riverbed.store.format.entries import bare_row
-from riverbed.store.format.groups import GROUP_KEY_BYTES, ConsumerRow, GroupRow, decode_consumer_no, decode_group_no
+from riverbed.store.format.groups import (
+    GROUP_KEY_BYTES,
+    NAME_KEY_BYTES,
+    NAMES_OF_GROUPS,
+    ConsumerRow,
+    GroupRow,
+    decode_consumer_no,
+    decode_digest_key,
+    decode_group_no,
+)
 from riverbed.store.format.meta import META_READERS
 from riverbed.store.format.pending import Run, decode_group_prefix, decode_owner_no, group_prefix, last_in_key
 from riverbed.store.format.resp import decode_entry
@@ -146,6 +155,11 @@ def _idmp(key: bytes, row: bytes) -> Row:
 
 def _groups(key: bytes, row: bytes) -> Row:
     place = {"stream_no": streams.decode_stream_prefix(key), "group_no": decode_group_no(key)}
+    if len(key) == NAME_KEY_BYTES:
+        stream_no, group_no, digest, number = decode_digest_key(key)
+        owner = {} if group_no == NAMES_OF_GROUPS else {"group_no": group_no}
+        named = {"consumer_no" if owner else "group_no": number}
+        return {"stream_no": stream_no, **owner, "name_digest": digest.hex(), **named}
     if len(key) != GROUP_KEY_BYTES:
         return {**place, "consumer_no": decode_consumer_no(key), **_with_name(ConsumerRow.unpack(key, row))}
     values = _with_name(GroupRow.unpack(key, row))

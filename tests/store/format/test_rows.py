@@ -25,10 +25,13 @@ from riverbed.store.format.groups import (
     GroupRow,
     consumer_key,
     decode_consumer_no,
+    decode_digest_key,
     decode_group_no,
     decode_look_key,
     group_key,
     look_key,
+    name_key_of,
+    name_row,
 )
 from riverbed.store.format.idempotence import (
     PRODUCER_KEY_BYTES,
@@ -222,7 +225,7 @@ def test_the_documents_idempotence_records() -> None:
 
 
 def test_the_documents_group_and_consumer() -> None:
-    (key, row), (consumer_packed, consumer_row), (policy_key, policy_row) = examples("groups")
+    (key, row), (consumer_packed, consumer_row), (policy_key, policy_row), *names = examples("groups")
     group = GroupRow.unpack(key, row)
     assert (key, decode_group_no(key)) == (group_key(7, 3), 3)
     assert group == GroupRow(b"g", make_id(2, 5), 2, 3, 1, 1, 2, 5, None, 0)
@@ -236,6 +239,10 @@ def test_the_documents_group_and_consumer() -> None:
     assert look_key(group.look_ms, 7, 4) == look_packed
     assert decode_look_key(look_packed) == (DEADLINE_MS, 7, 4)
     assert look_row == group.name
+
+    assert [name_key for name_key, _ in names] == [name_key_of(consumer_packed, consumer_row), name_key_of(key, row)]
+    assert all(name_row(name_key) == row_of_name for name_key, row_of_name in names)
+    assert [decode_digest_key(name_key)[3] for name_key, _ in names] == [1, 3]
 
     consumer = ConsumerRow.unpack(consumer_packed, consumer_row)
     assert consumer_packed == consumer_key(7, 3, 1)

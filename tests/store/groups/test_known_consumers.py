@@ -11,23 +11,20 @@ import pytest
 
 from riverbed.store.databases import consumer_ttl, transaction
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.format import groups as rows_of_groups
 from riverbed.store.format.groups import consumer_key
-from riverbed.store.groups import known_consumers, name_index
+from riverbed.store.groups import known_consumers
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.known_consumers import KnownConsumers
-from riverbed.store.groups.name_index import NameIndex
 from tests.support.store.stores import Store
 
 MANY = 200_000
-# What the index takes for each of them, with what its arrays have spare, and once for all.
-INDEX_BYTES = 10
-ONCE_BYTES = 1 << 20
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every group has very many consumers."""
-    monkeypatch.setattr(known_consumers, "FEW_BYTES", 0)
+    monkeypatch.setattr(known_consumers, "FEW", 0)
 
 
 def group_of(store: Store, name: bytes = b"g", key: bytes = b"s") -> Group:
@@ -68,8 +65,8 @@ def many(store: Store) -> None:
 
 
 def test_memory_holds_the_consumers_in_use_of_very_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "CACHED_CONSUMER_BYTES", 8 << 20)
-    most = (8 << 20) + MANY * INDEX_BYTES + ONCE_BYTES
+    most = 8 << 20
+    monkeypatch.setattr(transaction, "CACHED_CONSUMER_BYTES", most)
     many(store)
     assert store.txn.consumer_bytes < most
     store.restart()
@@ -78,10 +75,8 @@ def test_memory_holds_the_consumers_in_use_of_very_many(store: Store, monkeypatc
     tracemalloc.start()
     try:
         store.run("XREADGROUP", "GROUP", "g", "consumer-77777", "STREAMS", "s", ">")
-        store.purge()  # frees what was read of them
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] < MANY * INDEX_BYTES + ONCE_BYTES
-        assert len(in_memory(store)) == 1
+        assert tracemalloc.get_traced_memory()[1] < 1 << 16
+        assert in_memory(store) == [b"consumer-77777"]
     finally:
         tracemalloc.stop()
     for number in range(0, MANY, 5):
@@ -89,13 +84,13 @@ def test_memory_holds_the_consumers_in_use_of_very_many(store: Store, monkeypatc
         if number % 1000 == 0:
             store.commit()
             store.txn.bound_caches()
-            assert store.txn.consumer_bytes == known(store).byte_count < most
+            assert store.txn.consumer_bytes == known(store).byte_count <= most
     assert known(store).count == MANY
     assert known(store).named(b"consumer-%d" % MANY) is None
 
 
 def test_a_group_that_grows_lets_go_of_all_but_those_in_use(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_consumers, "FEW_BYTES", 50 * 500)
+    monkeypatch.setattr(known_consumers, "FEW", 50)
     monkeypatch.setattr(transaction, "CACHED_CONSUMER_BYTES", 1 << 15)
     fill(store, 40)
     assert not known(store).are_many
@@ -121,50 +116,48 @@ def test_a_group_that_grows_lets_go_of_all_but_those_in_use(store: Store, monkey
     assert store.violations() == []
 
 
-def test_the_others_are_let_go_of_before_a_group_with_few(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_consumers, "FEW_BYTES", 50 * 500)
-    monkeypatch.setattr(transaction, "CACHED_CONSUMER_BYTES", 400_000)
-    store.run("XGROUP", "CREATE", "s", "few", "0", "MKSTREAM")
-    for number in range(40):
-        store.run("XGROUP", "CREATECONSUMER", "s", "few", f"c{number}")
-    fill(store, 500)
-    groups = store.groups()
-    assert set(groups._by_name) == {b"few", b"g"}
-    assert in_memory(store) == []
-    assert store.txn.consumer_bytes == sum(group.consumers.byte_count for group in groups.in_memory())
+def test_few_consumers_with_long_names_are_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_consumers, "FEW_BYTES", 50_000)
+    store.run("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    for number in range(20):
+        store.run("XGROUP", "CREATECONSUMER", "s", "g", b"%d" % number + b"c" * 2000)
+    assert known(store).are_many
+    store.restart()
+    assert known(store).are_many
+    assert known(store).byte_count < 60_000
+    monkeypatch.setattr(known_consumers, "FEW_BYTES", 200_000)
+    assert not known(store).are_many
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("mask", [(1 << 32) - 1, 3, 0])
-def test_consumers_are_found_by_names_whose_hashes_collide(
-    store: Store, monkeypatch: pytest.MonkeyPatch, mask: int
+@pytest.mark.parametrize("digest_bytes", [8, 1])
+def test_groups_and_consumers_are_found_by_names_whose_digests_collide(
+    store: Store, monkeypatch: pytest.MonkeyPatch, digest_bytes: int
 ) -> None:
-    monkeypatch.setattr(name_index, "HASH_MASK", mask)
-    fill(store, 30)
+    monkeypatch.setattr(rows_of_groups, "DIGEST_BYTES", digest_bytes)
+    fill(store, 300)
+    for number in range(300):
+        store.run("XGROUP", "CREATE", "s", f"g{number}", f"{number}-0")
+    store.checkpoint()
     for _ in range(2):
-        numbers = [each.consumer_no for number in range(30) if (each := known(store).named(b"c%03d" % number))]
-        assert numbers == list(range(1, 31))
+        store.db.forget_cached()
+        assert [group_of(store, b"g%d" % number).last_id >> 64 for number in range(300)] == list(range(300))
+        numbers = [each.consumer_no for number in range(300) if (each := known(store).named(b"c%03d" % number))]
+        assert [*numbers[:7], *numbers[8:]] == [*range(1, 8), *range(9, 301)]
+        assert store.groups().get(b"g300") is None
         store.run("XGROUP", "DELCONSUMER", "s", "g", "c007")
+        store.run("XGROUP", "DESTROY", "s", "g7")
+        store.checkpoint()
+        store.db.forget_cached()
         assert known(store).named(b"c007") is None
+        assert store.groups().get(b"g7") is None
         store.run("XGROUP", "CREATECONSUMER", "s", "g", "c007")
+        store.run("XGROUP", "CREATE", "s", "g7", "7-0")
         again = known(store).named(b"c007")
-        assert again is not None and again.consumer_no == 31
-        store.run("XGROUP", "DELCONSUMER", "s", "g", "c007")
+        assert again is not None and again.consumer_no > 300
+        assert store.violations() == []
         store.kill()
         store.open()
-
-
-def test_the_index_has_the_numbers_of_each_name() -> None:
-    index = NameIndex()
-    names = [b"consumer-%d" % number for number in range(20_000)]
-    for number, name in enumerate(names, 1):
-        index.add(name, number)
-    assert all(number in index.find(name) for number, name in enumerate(names, 1))
-    assert sum(len(index.find(name)) for name in names) < len(names) + 20
-    for number, name in enumerate(names[::2]):
-        index.remove(name, 2 * number + 1)
-    assert all(2 * number + 1 not in index.find(name) for number, name in enumerate(names[::2]))
-    assert all(2 * number + 2 in index.find(name) for number, name in enumerate(names[1::2]))
 
 
 @pytest.mark.usefixtures("tiny")
@@ -202,13 +195,13 @@ def test_the_row_of_one_of_very_many_that_is_not_in_its_place_is_damage(store: S
         store.txn.lmdb.put(key[:-1] + bytes([key[-1] ^ 0x40]), row, db=handle)
         with pytest.raises(DamagedRowError):  # it would be an entry of no consumer
             known(store).is_alive(69)
-    with pytest.raises(DamagedRowError, match="a consumer's row"):
-        store.run("XREADGROUP", "GROUP", "g", "c005", "STREAMS", "s", "0")
-    store.db.forget_cached()
-    for _ in range(2):
-        with pytest.raises(DamagedRowError, match="row"):
-            store.run("XREADGROUP", "GROUP", "g", "c003", "STREAMS", "s", "0")
-        assert in_memory(store) == []
+    for words in (
+        ("XREADGROUP", "GROUP", "g", "c005", "STREAMS", "s", "0"),
+        ("XGROUP", "DELCONSUMER", "s", "g", "c005"),
+    ):
+        with pytest.raises(DamagedRowError, match="a consumer's row"):
+            store.run(*words)
+    assert in_memory(store) == []
     store.kill()
 
 
@@ -276,7 +269,7 @@ def test_living_entries_behind_many_dead_ones_are_found_more_than_once(
     store: Store, monkeypatch: pytest.MonkeyPatch, is_many: bool
 ) -> None:
     if is_many:
-        monkeypatch.setattr(known_consumers, "FEW_BYTES", 0)
+        monkeypatch.setattr(known_consumers, "FEW", 0)
     store.fill(b"s", 1203)
     for dead, living in (("Alice", "Bob"), ("Carol", "Dave"), ("Eve", "Frank")):
         for _ in range(400):
@@ -290,6 +283,26 @@ def test_living_entries_behind_many_dead_ones_are_found_more_than_once(
     listed = [(entry.entry_id, entry.owner and entry.owner.name) for entry in group.pending()]
     assert [name for _, name in listed] == [b"Bob", b"Dave", b"Frank"]
     assert group.edges() == (listed[0][0], listed[-1][0])
+    store.purge()
+    assert store.violations() == []
+
+
+@pytest.mark.parametrize("destroyed", ["a", "b", "c"])
+def test_a_copy_leaves_out_consumers_that_wait_for_the_purge(store: Store, destroyed: str) -> None:
+    for number, name in enumerate(("a", "b", "c"), 2):
+        store.run("XGROUP", "CREATE", "s", name, "0", "MKSTREAM")
+        for consumer in range(number):
+            store.run("XGROUP", "CREATECONSUMER", "s", name, f"{name}{consumer}")
+    store.checkpoint()
+    store.run("XGROUP", "DESTROY", "s", destroyed)
+    store.run("COPY", "s", "t")
+    for name in {"a", "b", "c"} - {destroyed}:
+        group = group_of(store, name.encode(), b"t")
+        assert [each.name for each in group.consumers.in_order()] == [
+            each.name for each in group_of(store, name.encode()).consumers.in_order()
+        ]
+    store.checkpoint()
+    assert store.violations() == []
     store.purge()
     assert store.violations() == []
 

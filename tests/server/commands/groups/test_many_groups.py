@@ -49,7 +49,7 @@ async def fill(ticks: Ticks, client: Client) -> None:
 
 def count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xinfo, "_MANY_ROWS", 5)
-    monkeypatch.setattr(known_consumers, "FEW_BYTES", 0)
+    monkeypatch.setattr(known_consumers, "FEW", 0)
 
 
 def forget(ticks: Ticks) -> None:
@@ -87,7 +87,7 @@ def test_many_are_shown_as_few_are(
         await ticks.ask(client, "MULTI", "XGROUP CREATECONSUMER s g20 new", question)
         in_pieces = await answer(client, "EXEC")
         monkeypatch.setattr(xinfo, "_MANY_ROWS", 1000)
-        monkeypatch.setattr(known_consumers, "FEW_BYTES", 1 << 20)
+        monkeypatch.setattr(known_consumers, "FEW", 1000)
         forget(ticks)
         assert in_pieces == b"*2\r\n:1\r\n" + await answer(client, question)
         ticks.close()
