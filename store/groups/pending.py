@@ -183,8 +183,8 @@ class Pel(PendingRuns):
             self.write_young()
         at, total = 0, len(packed_ids)
         while at < total:
-            run = self._run_in(self._txn.cursor("pel"), packed_ids[at])
-            if run is None or not self._lives(run.consumer_no):
+            run = self._run_of(packed_ids[at])
+            if run is None:
                 return
             size = len(run)
             if size > total - at or b"".join(packed_ids[at : at + size]) != run.packed:
