@@ -1,7 +1,7 @@
 """Makes Arrow batches of a span's rows of table `entries`.
 
-`fetch.py` reads rows by the thousand, and `decode.py` parses them.  This module makes the columns that the schema asks
-for, and handles values that do not fit their column as the mode says.
+`fetch.py` reads rows by the thousand, `decode.py` finds their fields.  This module makes the columns that the schema
+asks for, and handles values that do not fit their column as the mode says.
 """
 
 from __future__ import annotations
