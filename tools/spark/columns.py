@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -47,11 +48,16 @@ def read_columns(
         cache = None if cache_directory is None else Cache(str(cache_directory), cache_bytes)
         found = open_snapshot(path)
         columns = stream_columns(found, db, key, columns_folder(found, cache))
-        # With a schema, Spark need not ask a file for it, in a job.  As a URI, since Spark takes a path for a glob.
-        return spark.read.schema(_schema(columns)).parquet(columns.folder.as_uri())
+        # With a schema, Spark need not ask a file for it, in a job.
+        return spark.read.schema(_schema(columns)).parquet(_literal(columns.folder))
     except ColumnsError as error:
         warnings.warn(f"{error}; reading the tables", stacklevel=2)
     return _over_tables(spark, path, key, db)
+
+
+def _literal(path: Path) -> str:
+    """A path for Spark, which expands what it is given as a glob, and decodes no `%20`."""
+    return "file://" + re.sub(r"([\\*?{}\[\]])", r"\\\1", str(path))
 
 
 def _schema(columns: StreamColumns) -> StructType:

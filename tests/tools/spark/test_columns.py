@@ -51,6 +51,14 @@ def taken(folder: Path, value: bytes = b"x") -> Snapshot:
     return take_snapshot(folder / "store", program="test")
 
 
+@pytest.mark.parametrize("name", ["my orders", "50%20", "a*b?c", "[ab]{c,d}", "back\\slash", "at 12:30"])
+def test_a_snapshot_may_have_any_name(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    folder = tmp_path / name
+    write_columns(open_snapshot(taken(tmp_path).path.rename(folder)))
+
+    assert read_columns(spark, folder, "orders", db=2).count() == 5000
+
+
 def test_columns_and_tables_have_equal_rows(spark: SparkSession, tmp_path: Path) -> None:
     snapshot = taken(tmp_path)
     with pytest.warns(UserWarning, match="has no columns; reading the tables") as caught:
