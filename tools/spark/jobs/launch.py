@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ from pyspark.sql import SparkSession
 
 import riverbed
 from riverbed.tools.console.console import Failure
+from riverbed.tools.spark.quick.start import java_program, use_archive_there
 from riverbed.tools.spark.source import RiverbedSource
 
 MIN_JAVA: Final = 17
@@ -83,6 +83,7 @@ def _start(launch: Launch, noise: IO[bytes]) -> SparkSession:
     is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not is_submitted:
         require_java()
+        use_archive_there()
         if launch.master is None or launch.master.startswith(_LOCAL):
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
@@ -164,8 +165,7 @@ def first_line(error: BaseException) -> str:
 
 def require_java() -> None:
     """Raise Failure unless there is a Java that can run Spark."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    program = java_program()
     advice = f"install one (openjdk-{MIN_JAVA}-jre-headless on Debian) or set JAVA_HOME"
     if program is None:
         raise Failure(f"Spark needs Java {MIN_JAVA} or newer, and there is no java on the PATH; {advice}")

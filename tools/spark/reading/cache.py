@@ -55,13 +55,20 @@ class Cache:
 
         It stays until this process has asked for many others.  Errors of `make` are not caught.
         """
-        name = hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
-        path = self.path / name
+        path = self._path(identity)
         while not self.hold(path):
-            with self._alone(name):
+            with self._alone(path.name):
                 if not path.exists():
                     self._make(path, make)
         return path
+
+    def find(self, identity: str) -> Path | None:
+        """The directory of `identity`, if it is there."""
+        path = self._path(identity)
+        return path if self.hold(path) else None
+
+    def _path(self, identity: str) -> Path:
+        return self.path / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
     def hold(self, path: Path) -> bool:
         """Protect the entry that has `path` from eviction -> whether `path` exists.  Locks nothing elsewhere."""
