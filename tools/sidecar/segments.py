@@ -52,10 +52,10 @@ _OF_IDS: Final = ("_ms", "_seq", "_id")
 _FILES: Final = OsFiles()
 # What one deleted entry has written again, and what one task of a reader takes at least.
 _MAX_ENTRIES: Final = 256 << 10
-# The last file is written again with what is new if it has fewer: readers pay for each file.
-_MIN_ENTRIES: Final = 8 << 10
-# Files below a row group that a stream may have; beyond, they are written again as one.
-_MAX_SMALL: Final = 64
+# Below how many entries a file is small, and how many such files a stream may have: beyond, they are written again as
+# one, with what is new.  Readers pay for each file; but were they written again each time, every small growth would
+# write several times as much.
+_SMALL: Final = ((4 << 10, 8), (_ROW_GROUP, 64))
 _NAME: Final = re.compile(r"streams/[0-9]{1,20}/[0-9]{20}-[0-9]{20}\.parquet", re.ASCII)
 _TYPES: Final = {"string": pa.string(), "binary": pa.binary()}
 
@@ -185,10 +185,9 @@ class _Writer:
 
     def _taken_over(self, former: StreamFiles) -> list[Segment]:
         kept = [segment for segment in former.segments if self._has_rows_of(segment)]
-        if kept and kept[-1].entries < _MIN_ENTRIES and kept[-1].last_id < self._stream.row.last_live_id:
-            kept.pop()
-        if sum(segment.entries < _ROW_GROUP for segment in kept) > _MAX_SMALL:
-            kept = [segment for segment in kept if segment.entries >= _ROW_GROUP]
+        for few, most in _SMALL:
+            if sum(segment.entries < few for segment in kept) > most:
+                kept = [segment for segment in kept if segment.entries >= few]
         linked = (self._linked(former.folder, segment) for segment in kept)
         return [segment for segment in linked if segment is not None]
 

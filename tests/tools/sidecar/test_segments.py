@@ -25,7 +25,7 @@ KEY = b"orders"
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "_MAX_ENTRIES", 100)
     monkeypatch.setattr(segments, "_ROW_GROUP", 40)
-    monkeypatch.setattr(segments, "_MIN_ENTRIES", 10)
+    monkeypatch.setattr(segments, "_SMALL", ((10, 2), (40, 64)))
 
 
 @pytest.fixture
@@ -135,23 +135,33 @@ def test_another_stream_with_the_same_key_and_ids_shares_only_equal_files(store:
     require_right(second, tmp_path / "fresh")
 
 
-def test_a_short_last_file_is_written_again_with_what_is_new(store: Store, tmp_path: Path) -> None:
-    add(store, 251, 306)
-    first = frozen(store, "a")
-    assert [pq.read_metadata(file).num_rows for file in columns_of(first).files] == [100, 100, 100, 5]
-    add(store, 306, 316)
-    second = frozen(store, "b")
-    assert shared(first, second) == [True, True, True, False]
-    require_right(second, tmp_path / "fresh")
+def files_of_hours(store: Store, more: int) -> list[list[int]]:
+    """The entries of each file of seven snapshots, before each but the first of which the stream got so many `more`."""
+    found = []
+    for hour in range(7):
+        files = columns_of(frozen(store, f"s{hour}")).files
+        found.append([pq.read_metadata(file).num_rows for file in files])
+        add(store, 251 + hour * more, 251 + (hour + 1) * more)
+    return found
+
+
+def test_few_short_files_stay_and_more_become_one_with_what_is_new(store: Store, tmp_path: Path) -> None:
+    old = [100, 100, 50]
+    assert files_of_hours(store, 3) == [
+        old,
+        [*old, 3],
+        [*old, 3, 3],
+        [*old, 3, 3, 3],
+        [*old, 12],
+        [*old, 12, 3],
+        [*old, 12, 3, 3],
+    ]
+    require_right(open_snapshot(tmp_path / "s6"), tmp_path / "fresh")
 
 
 def test_many_short_files_become_one(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "_MAX_SMALL", 3)
-    counts = []
-    for hour in range(7):
-        counts.append(len(columns_of(frozen(store, f"s{hour}")).files))
-        add(store, 251 + hour * 12, 263 + hour * 12)
-    assert counts == [3, 4, 5, 6, 7, 4, 5]
+    monkeypatch.setattr(segments, "_SMALL", ((10, 2), (40, 3)))
+    assert [len(files) for files in files_of_hours(store, 12)] == [3, 4, 5, 6, 7, 4, 5]
     require_right(open_snapshot(tmp_path / "s6"), tmp_path / "fresh")
 
 
@@ -230,7 +240,7 @@ def test_random_changes_between_snapshots_leave_each_with_its_own_rows(
 ) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr(segments, "_MAX_ENTRIES", chance.choice((7, 30, 100)))
-    monkeypatch.setattr(segments, "_MAX_SMALL", chance.choice((2, 64)))
+    monkeypatch.setattr(segments, "_SMALL", chance.choice((((40, 2),), ((10, 2), (40, 64)))))
     store = Store(tmp_path / "data")
     end = 1
     was_shared = False
