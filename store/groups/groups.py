@@ -41,6 +41,8 @@ class Groups:
             key = group_key(stream.stream_no, group_no)
             row = stream.txn.lmdb.get(key, db=stream.txn.handles["groups"])
             if row is None:
+                if any(group.group_no == group_no for group in self._by_name.values()):
+                    continue  # of another name, and not written yet
                 raise self._damage()
             try:
                 found = GroupRow.unpack(key, row)

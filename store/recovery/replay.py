@@ -33,6 +33,8 @@ _BYTES_A_CHECKPOINT: Final = 32 << 20
 
 # Commands for replicas alone, and MULTI and EXEC, whose commands a batch keeps together anyway.
 _WITHOUT_EFFECT: Final = frozenset((b"MULTI", b"EXEC", b"PING", b"REPLCONF"))
+# The same whichever database is selected; the FLUSHALL is one of Redis.
+_OF_NO_DATABASE: Final = frozenset((b"SWAPDB", b"FLUSHALL"))
 
 Execute = Callable[[WriteTxn, Database, list[bytes]], None]
 
@@ -193,4 +195,4 @@ def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:
         try:
             execute(txn, txn.databases[max(selected, 0)], words)
         finally:
-            txn.log_db = max(selected, 0)  # a FLUSHALL of Redis has effects in every database, and selects none
+            txn.log_db = selected if name in _OF_NO_DATABASE else max(selected, 0)

@@ -7,6 +7,7 @@ import gc
 import pytest
 
 from riverbed.store.databases import transaction
+from riverbed.store.format import groups as names
 from riverbed.store.groups.group import Group
 from riverbed.store.tables import transaction as tables_transaction
 from tests.support.effort import undisturbed
@@ -35,6 +36,19 @@ def test_a_group_is_read_when_it_is_named(store: Store) -> None:
     assert len(names) == count
     assert names == sorted(names)
     assert groups.get(b"g7") is found
+
+
+def test_a_group_whose_name_has_the_digest_of_one_that_waits_to_be_written_is_told_from_it(
+    monkeypatch: pytest.MonkeyPatch, store: Store
+) -> None:
+    monkeypatch.setattr(names, "_digest", lambda name: bytes(8))
+    store.fill(b"s", 10)
+    store.run("XGROUP", "CREATE", "s", "written", "0")
+    store.checkpoint()
+    store.db.forget_cached()
+    store.run("XGROUP", "CREATE", "s", "new", "0")
+    assert store.groups().get(b"other") is None
+    assert store.run("XGROUP", "DESTROY", "s", "written") == 1
 
 
 def test_a_group_that_was_not_read_yet_can_be_destroyed_and_made_again(store: Store) -> None:

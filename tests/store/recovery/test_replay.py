@@ -38,6 +38,16 @@ def test_every_mutator_is_called_by_a_case(tmp_path: Path) -> None:
     assert missing == []
 
 
+def test_a_swap_at_the_start_of_a_log_selects_no_database(store: Store) -> None:
+    store.txn.swap(store.txn.databases[0], store.txn.databases[1])
+    store.commit()
+    store.kill()
+    store.open()
+    store.add(b"s", "1-1")
+    store.commit()
+    assert store.violations() == []
+
+
 # -- and what clients do, at random ------------------------------------------------------------------------------------
 
 
