@@ -19,18 +19,28 @@ from riverbed.server.background.worker_modules import SNAPSHOT
 from riverbed.server.version import VERSION
 from riverbed.store.disk.priority import step_back
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.progress import Progress
 from riverbed.store.snapshot.reader import Snapshot
-from riverbed.store.snapshot.writer import delete_old, take_snapshot
+from riverbed.store.snapshot.writer import Beside, delete_old, nothing_beside, take_snapshot
 
 
 def work(server: Server) -> None:
     """Take one snapshot."""
-    parser = argparse.ArgumentParser(prog=SNAPSHOT)
+    server.say(made=take(asked_for(SNAPSHOT), Reports(server).step))
+
+
+def asked_for(module: str) -> argparse.Namespace:
+    """What the server has written behind the name of the module."""
+    parser = argparse.ArgumentParser(prog=module)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--name")
     parser.add_argument("--keep", type=int)
     parser.add_argument("--leave-bytes", type=int, default=0)
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def take(asked: argparse.Namespace, steps: Progress, beside: Beside = nothing_beside) -> dict[str, Any]:
+    """Take the snapshot that was asked for -> what the server tells of it.  Raises as `take_snapshot`."""
     step_back()
     folder = asked.directory / SNAPSHOTS_DIRECTORY
     made = take_snapshot(
@@ -38,11 +48,12 @@ def work(server: Server) -> None:
         folder / asked.name if asked.name else None,
         program=f"riverbed {VERSION}",
         leave_bytes=asked.leave_bytes,
-        steps=Reports(server).step,
+        steps=steps,
+        beside=beside,
     )
     if asked.keep:
         delete_old(made, asked.keep, asked.directory)
-    server.say(made=_described(made))
+    return _described(made)
 
 
 def _described(made: Snapshot) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Snapshots that clients ask for: taken by a process of their own, one at a time, while the client waits.
 
     command    the client is blocked                      a thread makes a checkpoint durable
-    process    copies the last checkpoint                progress goes to INFO
-    another    writes it as Parquet too                  with `snapshot-columns`; the snapshot is whole without
+    process    copies the last checkpoint                progress goes to INFO; with `snapshot-columns` another one
+                                                         writes it as Parquet too: the snapshot is whole without
     end        the client has path and offset            or why there is none
 
 The client is sent the offset that was really copied; it covers everything that ran before the command.  If the client
@@ -17,7 +17,6 @@ import logging
 import os
 from collections.abc import Coroutine
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
@@ -30,7 +29,7 @@ from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import clear_leftovers
 from riverbed.store.errors import LogWriteError, StateLostError, UnsafeFileError
-from riverbed.store.layout import COLUMNS_WORKING_PREFIX, SNAPSHOTS_DIRECTORY
+from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
 
@@ -131,7 +130,6 @@ class Snapshots:
         try:
             await self._checkpoints.checkpoint_in_thread()
             made = await self._run(name, keep)
-            await self._add_columns(Path(made["path"]))
         finally:
             self._status.end(None if made is None else str(made["name"]), 0 if made is None else int(made["offset"]))
             if made is None:
@@ -147,32 +145,6 @@ class Snapshots:
                 "clearing away a snapshot", clear_leftovers, self._folder, WORKING_PREFIX, expected=(OSError,)
             )
 
-    async def _add_columns(self, snapshot: Path) -> None:
-        """Write a snapshot as Parquet too, if that is wanted; where it fails, the snapshot stays as it is."""
-        status = self._status
-        status.columns_ok, status.columns_bytes = None, 0
-        if not self._config.snapshot_columns:
-            return
-        status.columns_ok = False
-        try:
-            status.columns_bytes = await self._write_columns(snapshot)
-        except (WorkerError, OSError) as error:
-            log.warning("snapshot %s has no columns: %s", snapshot, error)
-            with contextlib.suppress(OSError):
-                await self._tasks.in_thread(
-                    "clearing away columns", clear_leftovers, snapshot, COLUMNS_WORKING_PREFIX, expected=(OSError,)
-                )
-        else:
-            status.columns_ok = True
-
-    async def _write_columns(self, snapshot: Path) -> int:
-        """-> the bytes of the files.  Raises WorkerError, OSError."""
-        leave = self._engine.space.reserve_bytes
-        async with Worker(self._tasks, COLUMNS, snapshot, "--leave-bytes", leave) as worker:
-            while "columns" not in (answer := await worker.receive()):
-                self._note_step(answer)
-            return int(answer["columns"])
-
     def _note_step(self, answer: dict[str, Any]) -> None:
         self._status.step, self._status.done, self._status.total = answer["step"], answer["done"], answer["total"]
 
@@ -182,11 +154,18 @@ class Snapshots:
         arguments = [engine.directory, "--leave-bytes", engine.space.reserve_bytes]
         arguments += [] if name is None else ["--name", name]
         arguments += [] if keep is None else ["--keep", keep]
-        async with Worker(self._tasks, SNAPSHOT, *arguments) as worker:
+        wants_columns = self._config.snapshot_columns
+        async with Worker(self._tasks, COLUMNS if wants_columns else SNAPSHOT, *arguments) as worker:
             while "made" not in (answer := await worker.receive()):
                 self._note_step(answer)
-            made: dict[str, Any] = answer["made"]
-            return made
+        made: dict[str, Any] = answer["made"]
+        status = self._status
+        status.columns_ok, status.columns_bytes = None, 0
+        if wants_columns:
+            status.columns_ok, status.columns_bytes = answer["failed_columns"] is None, answer["columns"]
+            if not status.columns_ok:
+                log.warning("snapshot %s has no columns: %s", made["path"], answer["failed_columns"])
+        return made
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Writes the columns of a snapshot in a second process, while the first compares the rows of the snapshot's tables.
 
-    riverbed snapshot                                    python -m riverbed.tools.sidecar.beside
+    riverbed snapshot, or the server's process           python -m riverbed.tools.sidecar.beside
         starts the other            -->                      imports pyarrow, which takes a while
         copies the tables           --  {"path": ...}  -->   writes the files of columns
         compares rows, lists streams,
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from riverbed.server.background.child import Reports, Server, work_for_server
+from riverbed.store.errors import StoreError
 from riverbed.store.layout import COLUMNS_DIRECTORY
 from riverbed.store.progress import Progress
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
@@ -41,15 +42,18 @@ _PATIENCE_S: Final = 5.0
 class ColumnsBeside:
     """The second process, as the first sees it.  `failure`: why there are no columns, None if there are."""
 
-    def __init__(self, steps: Progress) -> None:
+    def __init__(self, steps: Progress, *, leave_bytes: int = 0) -> None:
+        """The disk keeps `leave_bytes` free: rather than that there are no columns."""
         self.failure: str | None = None
         self._steps = steps
+        self._leave_bytes = leave_bytes
         self._answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         # -P: no package of the working directory is taken for one of ours
         words = [sys.executable, "-P", "-m", MODULE]
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # Were its errors to go where ours go, a server that waits for our end would wait for that of the other too.
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self._listener = threading.Thread(target=self._listen, name="columns", daemon=True)
         self._listener.start()
         return self
@@ -61,8 +65,12 @@ class ColumnsBeside:
     def beside(self, path: Path, data_bytes: int, time_ms: int) -> Iterator[Callable[[], None]]:
         """Has the columns of the snapshot in `path` written, see `store/snapshot/writer.py`."""
         try:
-            self._order(path=str(path.absolute()), data_bytes=data_bytes, time_ms=time_ms)
+            about = {"data_bytes": data_bytes, "time_ms": time_ms, "leave_bytes": self._leave_bytes}
+            self._order(path=str(path.absolute()), **about)
             yield lambda: self._complete(path)
+        except BaseException:
+            self._process.kill()  # what it has written is deleted next
+            raise
         finally:
             self._end()  # before anyone deletes what it works in
 
@@ -99,7 +107,10 @@ class ColumnsBeside:
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._answers.put(json.loads(line))
+            try:
+                self._answers.put(json.loads(line))
+            except ValueError:  # what Python or a library has printed
+                sys.stderr.write(line.decode(errors="backslashreplace"))
         self._answers.put(None)
 
     def _end(self) -> None:
@@ -117,7 +128,10 @@ class ColumnsBeside:
 
 def work(server: Server) -> None:
     """The second process."""
-    fill = import_module("riverbed.tools.sidecar.sidecar").fill_columns_beside
+    try:
+        fill = import_module("riverbed.tools.sidecar.sidecar").fill_columns_beside
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed: pip install 'riverbed[sql]'") from error
     order = server.listen()
     path = Path(order["path"])
 
@@ -125,7 +139,8 @@ def work(server: Server) -> None:
         server.listen()
         return open_snapshot(path)
 
-    fill(path, order["data_bytes"], order["time_ms"], rest, steps=Reports(server).step)
+    about = {name: order[name] for name in ("data_bytes", "time_ms", "leave_bytes")}
+    fill(path, rest=rest, steps=Reports(server).step, **about)
     server.say(columns=str(path / COLUMNS_DIRECTORY))
 
 

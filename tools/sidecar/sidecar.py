@@ -126,12 +126,7 @@ def fill_columns(
     _require_few(snapshot.path, snapshot.manifest.streams)
     snapshot.verify()
     taken = Taken(snapshot.name, snapshot.manifest.time_ms)
-    count = counter(steps, COLUMNS_DIRECTORY, snapshot.manifest.entries)
-
-    def written(entries: int) -> None:
-        _require_space(folder, leave_bytes)
-        count(entries)
-
+    written = _counting(steps, snapshot.manifest.entries, folder, leave_bytes)
     tables = open_compared(snapshot)
     try:
         with tables.env.begin() as txn:
@@ -142,7 +137,13 @@ def fill_columns(
 
 
 def fill_columns_beside(
-    path: Path, data_bytes: int, time_ms: int, rest: Callable[[], Snapshot], *, steps: Progress = ignore
+    path: Path,
+    data_bytes: int,
+    time_ms: int,
+    rest: Callable[[], Snapshot],
+    *,
+    leave_bytes: int = 0,
+    steps: Progress = ignore,
 ) -> None:
     """Write the columns of a snapshot that is being made in `path`, which has its tables, so many bytes, already.
 
@@ -156,8 +157,8 @@ def fill_columns_beside(
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)
             _require_few(path, StreamWalk(reader).stream_count)
-            count = counter(steps, COLUMNS_DIRECTORY, reader.count("entries"))
-            about = _write_files(reader, folder, Taken(path.name, time_ms), _former(path), count)
+            written = _counting(steps, reader.count("entries"), folder, leave_bytes)
+            about = _write_files(reader, folder, Taken(path.name, time_ms), _former(path), written)
         snapshot = rest()
         require_totals(snapshot, tables)
     finally:
@@ -192,6 +193,17 @@ def _write_manifest(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> 
     write_digested(folder / MANIFEST_NAME, [guarded], files)
     files.sync_directory(folder / "streams")
     files.sync_directory(folder)
+
+
+def _counting(steps: Progress, total: int, folder: Path, leave_bytes: int) -> Callable[[int], None]:
+    """Counts the entries that are written, and raises ColumnsError when too little of the disk is left."""
+    count = counter(steps, COLUMNS_DIRECTORY, total)
+
+    def written(entries: int) -> None:
+        _require_space(folder, leave_bytes)
+        count(entries)
+
+    return written
 
 
 def _require_space(folder: Path, leave_bytes: int) -> None:

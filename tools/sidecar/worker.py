@@ -1,43 +1,37 @@
-"""The process that writes the columns of a snapshot for the server: `python -m riverbed.tools.sidecar.worker SNAPSHOT`.
+"""The process that takes a snapshot with columns for the server: `python -m riverbed.tools.sidecar.worker DIR ...`.
 
-The server asks for it after a snapshot, where `snapshot-columns` says so.  Everything else has priority for the
-processor.  Its answers:
+It is asked as `server/background/snapshot_worker.py` is, and answers as that does, but for the end:
 
-    {"step": "columns", "done": 65536, "total": 400000}        a few times a second: entries
-    {"columns": 10485760}                                      the end: the bytes of the files
+    {"made": {...}, "columns": 10485760, "failed_columns": null}        the bytes of the files, or why there are none
 
-It leaves nothing half-made behind.
+A process of its own writes the columns meanwhile, see `beside.py`.  Everything else has priority for the processor.
+Where the columns fail, the snapshot is whole without them.  It leaves nothing half-made behind.
 """
 
 from __future__ import annotations
 
-import argparse
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from riverbed.server.background.child import Reports, Server, work_for_server
+from riverbed.server.background.snapshot_worker import asked_for, take
 from riverbed.store.disk.priority import step_back
-from riverbed.store.errors import StoreError
-from riverbed.store.snapshot.reader import open_snapshot
+from riverbed.store.layout import COLUMNS_DIRECTORY
+from riverbed.tools.sidecar.beside import ColumnsBeside
 
 MODULE: Final = "riverbed.tools.sidecar.worker"
 
 
 def work(server: Server) -> None:
-    """Write the columns of one snapshot."""
-    parser = argparse.ArgumentParser(prog=MODULE)
-    parser.add_argument("snapshot", type=Path)
-    parser.add_argument("--leave-bytes", type=int, default=0)
-    asked = parser.parse_args()
-    step_back()
-    try:
-        sidecar = import_module("riverbed.tools.sidecar.sidecar")
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed: pip install 'riverbed[sql]'") from error
-    snapshot = open_snapshot(asked.snapshot)
-    path = sidecar.write_columns(snapshot, leave_bytes=asked.leave_bytes, steps=Reports(server).step)
-    server.say(columns=sum(file.stat().st_size for file in path.rglob("*") if file.is_file()))
+    """Take one snapshot, and write its columns."""
+    asked = asked_for(MODULE)
+    step_back()  # before the other process is started
+    steps = Reports(server).step
+    with ColumnsBeside(steps, leave_bytes=asked.leave_bytes) as columns:
+        made = take(asked, steps, columns.beside)
+    files = (Path(made["path"]) / COLUMNS_DIRECTORY).rglob("*")
+    size = sum(file.stat().st_size for file in files if file.is_file())
+    server.say(made=made, columns=size, failed_columns=columns.failure)
 
 
 if __name__ == "__main__":

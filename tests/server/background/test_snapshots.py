@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -267,41 +268,62 @@ def with_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_riverbed
     place = tmp_path / "gate"
     place.mkdir()
     monkeypatch.setenv("PYTHONPATH", str(place))
-    Gate(place, "riverbed.tools.sidecar.worker")
+    Gate(place, "riverbed.tools.sidecar.beside")
     server = start_riverbed(options={"snapshot-columns": "yes"})
     fill(server)
     return server
 
 
-def writer_of_columns(server: RiverbedServer) -> int:
-    until(lambda: server.children("sidecar.worker"), "the process that writes columns")
-    return server.children("sidecar.worker")[0]
+def processes_of_columns(server: RiverbedServer) -> tuple[int, int]:
+    """-> the process that takes the snapshot, and the one that it has started to write the columns"""
+    until(lambda: server.children("sidecar.worker"), "the process that takes a snapshot with columns")
+    taker = server.children("sidecar.worker")[0]
+    path = Path(f"/proc/{taker}/task/{taker}/children")
+    until(lambda: bool(path.read_text()), "the process that writes columns")
+    return taker, int(path.read_text())
+
+
+def end_of_gated(pid: int) -> None:
+    """End a process that never began, and so cannot know that nobody wants its work any more."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    process_ended(pid)
 
 
 def test_a_snapshot_whose_columns_fail_is_whole_without_them(with_columns: RiverbedServer) -> None:
     server = with_columns
     with server.client() as client:
         client.send("RIVERBED", "SNAPSHOT", "monday")
-        pid = writer_of_columns(server)
-        left = folder(server) / "monday" / ".columns-left"
-        left.mkdir()
-        os.kill(pid, signal.SIGKILL)
+        os.kill(processes_of_columns(server)[1], signal.SIGKILL)
         assert as_dict(parse(client.reply()))["entries"] == "2000"
         assert columns_of(client) == ("err", 0)
         assert persistence(client)["riverbed_snapshot_last_status"] == "ok"
     assert open_snapshot(folder(server) / "monday", verify=True).manifest.entries == 2000
-    assert not left.exists()
-    assert "has no columns: its process was killed by signal 9" in server.log_tail()
+    names = sorted(path.name for path in (folder(server) / "monday").iterdir())
+    assert names == ["data.mdb", "manifest.json", "streams.jsonl"]
+    assert "has no columns: their process has ended" in server.log_tail()
 
 
-def test_a_server_that_stops_ends_the_columns_and_keeps_the_snapshot(with_columns: RiverbedServer) -> None:
+def test_a_snapshot_whose_process_is_killed_ends_before_that_of_its_columns(with_columns: RiverbedServer) -> None:
+    server = with_columns
+    with server.client() as client:
+        client.send("RIVERBED", "SNAPSHOT", "monday")
+        taker, writer = processes_of_columns(server)
+        os.kill(taker, signal.SIGKILL)
+        assert b"its process was killed by signal 9" in client.reply()
+        assert persistence(client)["riverbed_snapshot_last_status"] == "err"
+    assert list(folder(server).glob("*")) == []
+    end_of_gated(writer)
+
+
+def test_a_server_that_stops_leaves_neither_snapshot_nor_columns(with_columns: RiverbedServer) -> None:
     with with_columns.client() as client:
         client.send("RIVERBED", "SNAPSHOT", "monday")
-        pid = writer_of_columns(with_columns)
+        taker, writer = processes_of_columns(with_columns)
         with_columns.stop()
-    process_ended(pid)  # one that was just being started is killed, and the server is gone before it has ended
-    names = sorted(path.name for path in (folder(with_columns) / "monday").iterdir())
-    assert names == ["data.mdb", "manifest.json", "streams.jsonl"]
+    process_ended(taker)
+    end_of_gated(writer)
+    assert list(folder(with_columns).glob("*")) == []
 
 
 def test_columns_that_no_library_can_write_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

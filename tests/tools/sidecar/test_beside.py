@@ -120,3 +120,25 @@ def test_a_snapshot_that_is_another_than_its_tables_has_none(directory: Path, tm
     with pytest.raises(Exception, match="it says of"):
         fill_columns_beside(one.path, size, time_ms, lambda: other)
     assert not (one.path / "columns" / "manifest.json").exists()
+
+
+def test_what_the_process_prints_is_printed(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(
+        f"import sys\nif {beside.MODULE!r} in sys.orig_argv:\n    print('a library says so', file=sys.stderr)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
+    with ColumnsBeside(ignore) as columns:
+        take_snapshot(directory, tmp_path / "out", program="test", beside=columns.beside)
+    assert columns.failure is None
+    assert "a library says so" in capfd.readouterr().err
+
+
+def test_too_little_space_leaves_the_snapshot_without_columns(directory: Path, tmp_path: Path) -> None:
+    with ColumnsBeside(ignore, leave_bytes=1 << 60) as columns:
+        made = take_snapshot(directory, tmp_path / "out", program="test", beside=columns.beside)
+    assert columns.failure is not None and "not enough space" in columns.failure
+    assert not (made.path / "columns").exists()
