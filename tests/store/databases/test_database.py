@@ -109,6 +109,16 @@ def test_a_copy_is_the_same_and_shares_nothing(store: Store) -> None:
         assert store.dump()[2][b"c" * 500] == found[0][b"t"]
 
 
+def test_a_copy_leaves_out_what_a_destroyed_group_has_left_to_the_purge(store: Store) -> None:
+    """The walk over the tables behind the test knows the groups of all consumers."""
+    store.run("XGROUP", "CREATE", b"s", "gone", "$", "MKSTREAM")
+    store.run("XGROUP", "CREATECONSUMER", b"s", "gone", "Alice")
+    store.checkpoint()
+    store.run("XGROUP", "DESTROY", b"s", "gone")
+    store.run("XGROUP", "CREATE", b"s", "g", "$")
+    store.run("COPY", b"s", b"t")
+
+
 def test_swapped_databases_keep_their_numbers_and_change_contents(store: Store) -> None:
     first, second = store.txn.databases[:2]
     store.fill(b"a", 3)
