@@ -196,7 +196,7 @@ class PartReader:
         """
         for at in range(start + searched - 1, min(start + LONG_BATCH_BYTES, self._size), CHUNK_BYTES):
             data = self._read(at, min(CHUNK_BYTES + logformat.MAX_ANNOTATION_BYTES, self._size - at))
-            mark = data.find(b"\n#", 0, CHUNK_BYTES + 1) + 1
+            mark = logformat.find_line(data, b"#", 0, CHUNK_BYTES + 1)
             if mark:
                 annotation = logformat.parse_annotation(data, mark)
                 if annotation is None or annotation.covered != at + mark - start:
