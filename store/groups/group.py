@@ -10,11 +10,12 @@ The group's own row, its consumers and its position are in `consumers.py`.  Sour
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix
+from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix, owner_of_run
 from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.streams import packed_ids_of
@@ -37,6 +38,9 @@ _MAX_EXAMINED: Final = 10_000
 # The cost of a slice of XPENDING, in entries shown, each 0.15 us; a run that is skipped costs as much as two.
 _SHOW_COST = 4000
 _SHOW_ROWS = 128
+# Longer names are not copied for each entry that XPENDING shows.
+_LONG_NAME: Final = 256
+_MARK: Final = re.compile(rb"@(\d+)@")
 # At most about this many entries, to within a run, are moved to the dead-letter stream at once: 11 us each.
 MAX_OVER_LIMIT: Final = 500
 MAX_OVER_LIMIT_BYTES: Final = 1 << 20
@@ -177,19 +181,23 @@ class Group(Members):
             rows, position = self.pel.rows(position, end, consumer_no, self.consumers.owner_nos, size)
             try:
                 names = self.consumers.names_of(rows) if asked is None else asked
+                is_long = self.consumers.longest > _LONG_NAME
                 wire, found = show_pending(
                     group_prefix(self.group_no),
                     rows,
                     pack_id(start),
                     pack_id(end),
-                    names,
+                    _marks(rows, names) if is_long else names,
                     now_ms,
                     until_ms,
                     most - count,
                 )
             except DECODE_ERRORS:
                 raise DamagedRowError("the list of pending entries", self.stream.stream_no) from None
-            parts.append(wire)
+            if is_long:
+                parts += _with_names(wire, names)
+            else:
+                parts.append(wire)
             count += found
             cost += found + 2 * len(rows) + 1
             size = min(most - count, _SHOW_ROWS) if found else _SHOW_ROWS
@@ -203,6 +211,10 @@ class Group(Members):
         if edges is None:  # a count of pending entries without one
             raise DamagedRowError("the list of pending entries", self.stream.stream_no)
         return edges
+
+    def letter_bytes(self, owner: Consumer | None) -> int:
+        """The bytes of the names in a dead letter: it takes more than its entry by so much."""
+        return len(self.stream.key) + len(self.name) + (0 if owner is None else len(owner.name))
 
     def overdue(
         self,
@@ -243,15 +255,16 @@ class Group(Members):
                     entry_row = self.stream.entry(row.entry_id)
                 if entry_row is None:
                     continue
+                entry = self._entry_of(row)
                 if into is found:
                     size += len(entry_row)
                     if most_bytes is not None and size > most_bytes:
                         return None
                 elif worn_bytes < MAX_OVER_LIMIT_BYTES:
-                    worn_bytes += len(entry_row)
+                    worn_bytes += len(entry_row) + self.letter_bytes(entry.owner)
                 else:
                     continue
-                into.append((self._entry_of(row), entry_row))
+                into.append((entry, entry_row))
             examined += len(run)
             if examined >= _MAX_EXAMINED and not found:
                 self._claim_place = place
@@ -578,3 +591,14 @@ def _runs(counts: list[tuple[StreamID, int]]) -> Iterator[tuple[int, list[Stream
         if index + 1 == len(counts) or counts[index + 1][1] != count:
             yield count, run
             run = []
+
+
+def _marks(rows: list[bytes], names: dict[int, bytes]) -> dict[int, bytes]:
+    """What stands for those of `names` that own the rows, where entries are shown; it is found in nothing else."""
+    return {number: b"@%d@" % number for number in set(map(owner_of_run, rows)) if number in names}
+
+
+def _with_names(wire: bytes, names: dict[int, bytes]) -> list[bytes]:
+    """What was shown with marks, in parts; a name is one object in all of them, not a copy for each entry."""
+    parts = _MARK.split(wire)
+    return [names[int(part)] if at % 2 else part for at, part in enumerate(parts)]

@@ -8,7 +8,6 @@ a consumer across ticks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
@@ -28,8 +27,9 @@ FEW_BYTES = 4 << 20
 # What a consumer takes in memory, and how often its name is in it.
 _CONSUMER_BYTES: Final = 440
 _NAME_COPIES: Final = 2
-# Rows that `part` reads: below a millisecond.
+# Rows that `part` reads, or the bytes of their names: below a millisecond.
 PART = 500
+_PART_BYTES: Final = 1 << 20
 
 
 class Consumer:
@@ -68,6 +68,7 @@ class KnownConsumers:
         self.next_no = next_no
         self.byte_count = 0  # about what is in memory
         self.used_at = 0  # the turn of the last use
+        self.longest = 0  # no name is, or was, longer of those in memory
         self._txn = txn
         self._stream_no = stream_no
         self._group_no = group_no
@@ -162,9 +163,14 @@ class KnownConsumers:
         """
         if not self.are_many:
             return [*self._by_no.items()], None
-        rows = list(islice(self._rows(first_no), PART))
-        found = [(number, self._by_no.get(number) or row) for number, row in rows]
-        return found, rows[-1][0] + 1 if len(rows) == PART else None
+        found: list[tuple[int, Consumer | ConsumerRow]] = []
+        size = 0
+        for number, row in self._rows(first_no):
+            if len(found) == PART or size > _PART_BYTES:
+                return found, number
+            found.append((number, self._by_no.get(number) or row))
+            size += len(row.name)
+        return found, None
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -215,6 +221,7 @@ class KnownConsumers:
     def _hold(self, consumer: Consumer) -> None:
         self._by_name[consumer.name] = self._by_no[consumer.consumer_no] = consumer
         self._names[consumer.consumer_no] = bulk(consumer.name)
+        self.longest = max(self.longest, len(consumer.name))
         self._count(_size_of(consumer.name))
 
     def _count(self, size: int) -> None:

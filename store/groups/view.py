@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from heapq import merge
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import CorruptionError, DamagedRowError
@@ -27,8 +26,9 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
 
-# Rows to a slice: two milliseconds.
+# Rows to a slice, and bytes of names: two milliseconds.
 _SLICE_ROWS: Final = 500
+_SLICE_BYTES: Final = 1 << 20
 
 
 class Names:
@@ -43,13 +43,26 @@ class Names:
         self, named: Iterator[tuple[bytes, int, int]], *, only_owners: bool = False
     ) -> Generator[None, None, None]:
         """Add all of `named`, or only those that have pending entries: (name, number, pending entries) each."""
-        while part := list(islice(named, _SLICE_ROWS)):
-            if only_owners:
-                part = [each for each in part if each[2]]
-            self.count += len(part)
-            self.owners += [number for _, number, pending in part if pending]
-            self._parts.append(sorted([(name, number) for name, number, _ in part], reverse=True))
-            yield
+        part: list[tuple[bytes, int]] = []
+        rows = size = 0
+        for name, number, pending in named:
+            if pending:
+                self.owners.append(number)
+            if pending or not only_owners:
+                part.append((name, number))
+            rows += 1
+            size += len(name)
+            if rows == _SLICE_ROWS or size >= _SLICE_BYTES:
+                self._add(part)
+                part = []
+                rows = size = 0
+                yield
+        self._add(part)
+
+    def _add(self, part: list[tuple[bytes, int]]) -> None:
+        self.count += len(part)
+        part.sort(reverse=True)
+        self._parts.append(part)
 
     def taken(self) -> Iterator[tuple[bytes, int]]:
         """(name, number), in byte order of the names, once: all at the end would be freed in one turn, in 36 ms."""

@@ -5,7 +5,6 @@ XSEEN, which only a log contains, is here as well.  Long commands run in slices;
 
 from __future__ import annotations
 
-from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +28,7 @@ from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.group import ANY_TIME, MAX_COUNT
 from riverbed.store.groups.view import GroupsView
 from riverbed.store.ids import StreamID, pack_id, unpack_id
+from riverbed.store.streams.view import PIECE_BYTES
 from riverbed.store.wire import packed_id
 
 if TYPE_CHECKING:
@@ -264,6 +264,7 @@ class _Query:
     def _sort_out(self, idle: list[PendingRun], consumer: Consumer | None) -> None:
         """Show the entries asked for, of a few idle runs, in ID order."""
         first, last = pack_id(self._start), pack_id(self._end)
+        owners: dict[bytes, bytes] = {}
         asked = [
             (packed, run)
             for run in idle
@@ -272,16 +273,15 @@ class _Query:
             if first <= packed <= last
         ]
         for packed, run in sorted(asked, key=itemgetter(0))[: self._left]:
-            self._show(run, [packed])
-
-    def _show(self, run: PendingRun, packed_ids: list[bytes]) -> None:
-        """Add some entries of a run to the reply."""
-        owner = b"" if run.owner is None else run.owner.name
-        idle_ms = -1 if run.owner is None else max(self._now_ms - run.delivery_time_ms, 0)
-        tail = b"%b:%d\r\n:%d\r\n" % (bulk(owner), idle_ms, run.delivery_count)
-        self._parts.append(b"".join([b"*4\r\n" + id_bulk(unpack_id(packed)) + tail for packed in packed_ids]))
-        self._count += len(packed_ids)
-        self._left -= len(packed_ids)
+            name = b"" if run.owner is None else run.owner.name
+            owner = owners.get(name)
+            if owner is None:  # a long name is not copied for each entry
+                owner = owners[name] = bulk(name)
+            idle_ms = -1 if run.owner is None else max(self._now_ms - run.delivery_time_ms, 0)
+            tail = b":%d\r\n:%d\r\n" % (idle_ms, run.delivery_count)
+            self._parts += [b"*4\r\n" + id_bulk(unpack_id(packed)), owner, tail]
+            self._count += 1
+            self._left -= 1
 
 
 def _pending_summary(group: Group) -> Reply:
@@ -307,9 +307,16 @@ def _summary_pieces(shown: GroupsView, group_no: int) -> Generator[bytes, None, 
     owners = yield from in_turns(shown.consumers(group_no, only_owners=True))
     yield _summary_head(shown.group(group_no).pel_count, shown.edges(group_no, owners.owners), owners.count)
     taken = owners.taken()
-    # compiled, a generator expression would read the rows of all of them at once
-    while part := list(islice(taken, _PIECE_ROWS)):
-        yield b"".join([_pending_of(shown.consumer(group_no, number)) for _, number in part])
+    piece: list[bytes] = []
+    size = 0
+    for _, number in taken:
+        piece.append(_pending_of(shown.consumer(group_no, number)))
+        size += len(piece[-1])
+        if len(piece) == _PIECE_ROWS or size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece.clear()
+            size = 0
+    yield b"".join(piece)
 
 
 def _summary_head(count: int, edges: tuple[StreamID, StreamID], owners: int) -> bytes:

@@ -122,7 +122,7 @@ class DeadLetters:
             return False
         if not self.is_full and entry.entry_id not in self._ids:
             self._ids.add(entry.entry_id)
-            self._size += len(row)
+            self._size += len(row) + self._group.letter_bytes(entry.owner)
             self.found.append((entry, row))
         return True
 

@@ -14,7 +14,7 @@ from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_w
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import encode
-from riverbed.server.protocol.replies import LongReply
+from riverbed.server.protocol.replies import LONG_BYTES, LongReply
 from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.known_consumers import NEVER, Consumer
@@ -43,6 +43,8 @@ _MANY_PENDING: Final = 20_000
 _MANY_ROWS: Final = 500
 # Parts in a piece of a longer reply: 3 ms.
 _PIECE_ROWS: Final = 250
+# An entry in a list of pending ones, besides its owner.
+_ENTRY_BYTES: Final = 100
 
 
 def _need_stream(request: Request) -> Stream:
@@ -93,7 +95,16 @@ def _is_long(request: Request, stream: Stream, most: int) -> bool:
     if sum(group.consumer_count for group in groups) > _MANY_ROWS:
         return True
     # each pending entry is shown twice
-    return 2 * sum(min(group.pel_count, most) for group in groups) > _MANY_PENDING
+    if 2 * sum(min(group.pel_count, most) for group in groups) > _MANY_PENDING:
+        return True
+    return sum(map(partial(_name_bytes, most), groups)) > LONG_BYTES
+
+
+def _name_bytes(most: int, group: Group) -> int:
+    """At most what names take in the description of a group with few consumers: an entry has that of its owner."""
+    if group.consumers.are_many:
+        return LONG_BYTES + 1
+    return (group.consumer_count + min(group.pel_count, most)) * group.consumers.longest + len(group.name)
 
 
 def _describe_fully(count: int | None, request: Request) -> Work:
@@ -121,18 +132,14 @@ class _ShownGroups:
         names = yield from in_turns(self._groups.groups())
         rows = (self._groups.group(group_no) for _, group_no in names.taken())
         yield array_head(names.count)
-        yield from self._maps(_group_summary(row, self._lag(row)) for row in rows)
+        yield from _joined(encode(_group_summary(row, self._lag(row)), self._resp) for row in rows)
 
     def consumers(self, group_no: int, now_ms: int) -> Generator[bytes, None, None]:
         """XINFO CONSUMERS."""
         names = yield from in_turns(self._groups.consumers(group_no))
         yield array_head(names.count)
         rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names.taken())
-        yield from self._maps(_consumer_summary(row, now_ms) for row in rows)
-
-    def _maps(self, facts: Iterator[dict[bytes, Reply]]) -> Generator[bytes, None, None]:
-        while piece := [encode(each, self._resp) for each in islice(facts, _PIECE_ROWS)]:
-            yield b"".join(piece)
+        yield from _joined(encode(_consumer_summary(row, now_ms), self._resp) for row in rows)
 
     def _lag(self, row: GroupRow) -> int | None:
         return lag(self._counters, row.last_id, row.entries_read)
@@ -178,7 +185,9 @@ class _ShownGroups:
                 head, owner = b"*4\r\n", bulk(name)
             tail = owner + b":%d\r\n:%d\r\n" % (0 if is_released else run.time_ms, run.delivery_count)
             ids = run.ids()[:count]
-            yield b"".join([head + id_bulk(unpack_id(packed)) + tail for packed in ids])
+            most = 1 + PIECE_BYTES // (_ENTRY_BYTES + len(tail))  # entries with long names are not for one piece
+            for at in range(0, len(ids), most):
+                yield b"".join([head + id_bulk(unpack_id(packed)) + tail for packed in ids[at : at + most]])
             count -= len(ids)
             if not count:
                 return
@@ -325,7 +334,7 @@ def _group_summary(group: Group | GroupRow, behind: int | None) -> dict[bytes, R
 def xinfo_consumers(request: Request) -> Reply:
     """XINFO CONSUMERS key group -> a map for each consumer, in byte order of their names; times are in milliseconds."""
     _, group = _need_group(request)
-    if group.consumer_count > _MANY_ROWS:
+    if group.consumer_count > _MANY_ROWS or _name_bytes(0, group) > LONG_BYTES:
         return in_slices(request, _list_many_consumers)
     return [_consumer_summary(consumer, request.now_ms) for consumer in group.consumers.in_order()]
 
