@@ -29,7 +29,7 @@ import lmdb
 
 from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE, open_file, require_file, require_plain
 from riverbed.store.disk.serving import hold_instead_of_registering
-from riverbed.store.errors import CorruptionError, StoreError, VersionError
+from riverbed.store.errors import TABLE_DAMAGE, CorruptionError, StoreError, VersionError
 from riverbed.store.format.meta import (
     META_OF_CHECKPOINT,
     META_POSITION,
@@ -218,18 +218,33 @@ class Tables:
                     txn.put(META_VERSION, pack_version(), db=meta)
             return True
         if version in range(OLDEST_VERSION, FORMAT_VERSION) and not readonly:
-            # what is written from now on, programs of that version do not read
-            with contextlib.suppress(lmdb.NotFoundError):  # a missing table is an error of its own
-                groups = self.env.open_db(b"groups", txn=self._first, create=False)
-                with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
-                    upgrade(txn, groups, version, str(self.path / DATA_NAME))
-                    txn.put(META_VERSION, pack_version(), db=meta)
+            self._upgrade(version, meta)
         elif version not in range(OLDEST_VERSION, FORMAT_VERSION + 1):
             text = f"{self.path} has format version {version}; this program reads {FORMAT_VERSION}"
             if not frozen and isinstance(version, int) and version < OLDEST_VERSION:
                 text += ". Move it away, and the next start makes it again from the log"
             raise VersionError(text)
         return False
+
+    def _upgrade(self, version: int, meta: Any) -> None:
+        """Make these the tables of this version: what is written from now on, programs of `version` do not read."""
+        try:
+            groups = self.env.open_db(b"groups", txn=self._first, create=False)
+            with contextlib.nullcontext(self._first) if self._first else self.env.begin(write=True) as txn:
+                upgrade(txn, groups, version, str(self.path / DATA_NAME))
+                txn.put(META_VERSION, pack_version(), db=meta)
+        except lmdb.NotFoundError:
+            return  # a missing table is an error of its own
+        except TABLE_DAMAGE:
+            raise
+        except lmdb.MapFullError:
+            raise self._lacks_room(version, "lmdb-map-size is too small") from None
+        except lmdb.Error as error:
+            raise self._lacks_room(version, f"LMDB says {error}; is the disk full?") from error
+
+    def _lacks_room(self, version: int, reason: str) -> StoreError:
+        text = f"{self.path} has format version {version}, and the rows that this program adds to it cannot be written"
+        return StoreError(f"{text}: {reason}")
 
     def _open_tables(self, *, readonly: bool, may_create: bool) -> dict[str, Any]:
         """The handles of all tables.  Those that are missing are created before the first checkpoint, and never later.

@@ -15,10 +15,14 @@ import shutil
 import tarfile
 from pathlib import Path
 
+import lmdb
 import pytest
 from click.testing import CliRunner
 
 from riverbed.store.check import check
+from riverbed.store.errors import StoreError
+from riverbed.store.tables import environment
+from riverbed.store.tables.environment import Tables
 from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
 from tests.support.scripts.states import OF_NODES, OURS, state_of
@@ -97,3 +101,40 @@ def test_an_earlier_version_is_read_where_nothing_may_be_written(tmp_path: Path,
     for words in (["check", str(snapshot)], ["stat", str(snapshot), "--groups"], ["dump", str(snapshot)]):
         shown = CliRunner().invoke(main, words, catch_exceptions=False)
         assert shown.exit_code == 0, shown.output
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (lmdb.MapFullError("full"), "cannot be written: lmdb-map-size is too small"),
+        (lmdb.Error("mdb_txn_commit: Input/output error"), "Input/output error; is the disk full?"),
+    ],
+    ids=["map", "disk"],
+)
+def test_an_upgrade_for_which_there_is_no_room_says_so_and_changes_nothing(
+    tmp_path: Path, fixture: str, fault: lmdb.Error, reason: str
+) -> None:
+    state = unpacked(fixture, "data", tmp_path) / "state"
+    before = (state / "data.mdb").read_bytes()
+
+    def fail(*_: object) -> None:
+        raise fault
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(environment, "upgrade", fail)
+        with pytest.raises(StoreError, match=re.escape(reason)):
+            Tables(tmp_path, 1 << 30)
+    assert (state / "data.mdb").read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", [lmdb.CorruptedError("torn"), lmdb.PageNotFoundError("gone")])
+def test_damage_that_an_upgrade_meets_is_shown_as_damage(tmp_path: Path, fixture: str, damage: lmdb.Error) -> None:
+    unpacked(fixture, "data", tmp_path)
+
+    def fail(*_: object) -> None:
+        raise damage
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(environment, "upgrade", fail)
+        with pytest.raises(type(damage)):
+            Tables(tmp_path, 1 << 30)
