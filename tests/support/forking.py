@@ -31,8 +31,8 @@ from typing import Any, BinaryIO, Final
 
 # A request is one message: the words of a server and the environment of the tests.
 _MESSAGE_BYTES: Final = 1 << 17
-# What pytest changes with each test.
-_PASSING: Final = ("PYTEST_CURRENT_TEST",)
+# What pytest changes with each test, and what tests of Spark change: nothing looks at it before a server runs.
+_PASSED_ON: Final = ("PYTEST_CURRENT_TEST", "SPARK_", "TMPDIR")
 
 
 def is_possible() -> bool:
@@ -98,8 +98,8 @@ class Nursery:
 
     def start(self, words: list[str], log: BinaryIO) -> ForkedServer:
         """Start a server with the arguments `words`, whose standard output and error are `log`."""
-        passing = {name: os.environ[name] for name in _PASSING if name in os.environ}
-        return ForkedServer(self, self._ask({"words": words, "environment": passing}, log.fileno()))
+        passed_on = {name: value for name, value in os.environ.items() if name.startswith(_PASSED_ON)}
+        return ForkedServer(self, self._ask({"words": words, "environment": passed_on}, log.fileno()))
 
     def status_of(self, pid: int) -> int:
         """How the server `pid`, which has ended, did so: as `subprocess.Popen.returncode`."""
@@ -136,7 +136,7 @@ class Nursery:
 
 def _surroundings() -> object:
     """What a program inherits and what is looked at when it begins, but for what a nursery passes on."""
-    environment = {name: value for name, value in os.environ.items() if name not in _PASSING}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_PASSED_ON)}
     names = sorted(name for name in dir(resource) if name.startswith("RLIMIT_"))
     limits = [resource.getrlimit(getattr(resource, name)) for name in names]
     umask = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("Umask"))
@@ -173,8 +173,8 @@ def _main(descriptor: int) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     request = _wait_for_birth(socket.socket(fileno=descriptor))
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in _PASSING:
-        os.environ.pop(name, None)
+    for name in [name for name in os.environ if name.startswith(_PASSED_ON)]:
+        del os.environ[name]
     os.environ.update(request["environment"])
     sys.argv[:] = [main.__file__, *request["words"]]
     return main.main()

@@ -126,12 +126,16 @@ def test_how_a_server_ends_is_told(kind: type[RiverbedServer], tmp_path: Path) -
 
 @needs_nursery
 def test_a_server_in_other_surroundings_is_started_by_its_command(
-    start_riverbed: StartRiverbed, monkeypatch: pytest.MonkeyPatch
+    start_riverbed: StartRiverbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_forked() -> bool:
         return isinstance(start_riverbed().process, ForkedServer)
 
     assert is_forked()
+    with monkeypatch.context() as patch:
+        patch.setenv("SPARK_BUFFER_SIZE", "65536")  # as Spark does in the tests' process
+        patch.setenv("TMPDIR", str(tmp_path))
+        assert is_forked()
     with monkeypatch.context() as patch:
         patch.setenv("RIVERBED_OF_A_TEST", "1")
         assert not is_forked()
