@@ -38,6 +38,7 @@ class FileDigest:
 class SnapshotManifest:
     """manifest.json.  `rows` counts the rows of each table, dead ones included; `entries` is what clients see."""
 
+    tables_version: int  # of the format of the tables, which may be an earlier one than the program's
     program: str
     source: str  # host and data directory, for people
     is_automatic: bool  # the server chose the name, and retention may remove it
@@ -64,7 +65,7 @@ def encode_manifest(manifest: SnapshotManifest, time_text: str) -> bytes:
     values = {
         "format": SNAPSHOT_FORMAT,
         "version": SNAPSHOT_VERSION,
-        "tables_version": FORMAT_VERSION,
+        "tables_version": manifest.tables_version,
         "program": manifest.program,
         "source": manifest.source,
         "automatic": manifest.is_automatic,
@@ -137,6 +138,7 @@ def _decode_values(values: dict[str, Any]) -> SnapshotManifest:
     ids = [values["replication_id"], values.get("store_id"), values.get("numbering")]
     replication_id, store_id, numbering = [None if each is None else checked_text(each) for each in ids]
     return SnapshotManifest(
+        tables_version=checked_number(values["tables_version"]),
         program=checked_text(values["program"]),
         source=checked_text(values["source"]),
         is_automatic=values["automatic"] is True,

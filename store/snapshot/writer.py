@@ -39,6 +39,7 @@ from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, SnapshotError, why_undecoded
+from riverbed.store.format.meta import read_version
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STATE_DIRECTORY, STREAMS_NAME
 from riverbed.store.position import LogPosition
@@ -115,6 +116,7 @@ def take_snapshot(
             with beside(working, data_file.size, time_ms) as complete:
                 maker.list_streams(data_file)
                 manifest = SnapshotManifest(
+                    tables_version=maker.tables_version,
                     program=program,
                     source=_source(directory),
                     is_automatic=name is None,
@@ -236,6 +238,7 @@ class _Maker:
         self.position: LogPosition  # this and the following are set by `list_streams`
         self.replids: ReplicationIds | None
         self.numbering: str | None
+        self.tables_version: int
         self.rows: dict[str, int]
         self.streams_file: FileDigest
 
@@ -294,6 +297,7 @@ class _Maker:
                 require_sound(reader, compared)
                 walk = StreamWalk(reader, self.split_every)
                 self.position, self.replids, self.numbering = walk.position(), walk.replids(), walk.numbering()
+                self.tables_version = read_version(reader.meta_row)
                 self.streams_file = self.write(STREAMS_NAME, self._lines(walk))
         except DECODE_ERRORS as error:
             raise CorruptionError(str(path), None, why_undecoded(error)) from error

@@ -23,6 +23,7 @@ from riverbed.store.check import check
 from riverbed.store.errors import StoreError
 from riverbed.store.tables import environment
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.power_loss import MARK_NAME
 from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
 from tests.support.scripts.states import OF_NODES, OURS, state_of
@@ -101,6 +102,16 @@ def test_an_earlier_version_is_read_where_nothing_may_be_written(tmp_path: Path,
     for words in (["check", str(snapshot)], ["stat", str(snapshot), "--groups"], ["dump", str(snapshot)]):
         shown = CliRunner().invoke(main, words, catch_exceptions=False)
         assert shown.exit_code == 0, shown.output
+
+
+def test_a_snapshot_of_tables_of_an_earlier_version_says_so(tmp_path: Path, fixture: str) -> None:
+    """The programs of that version can read it."""
+    data = unpacked(fixture, "data", tmp_path / "data")
+    (data / "state" / MARK_NAME).unlink(missing_ok=True)  # as if the machine had not booted since
+    made = CliRunner().invoke(main, ["snapshot", str(data), str(tmp_path / "made")])
+    assert made.exit_code == 0, made.output
+    manifest = json.loads((tmp_path / "made" / "manifest.json").read_text())
+    assert manifest["tables_version"] == {"riverbed-0.1": 2, "format-4": 4}[fixture]
 
 
 @pytest.mark.parametrize(

@@ -191,8 +191,8 @@ def test_a_manifest_of_something_else_is_foreign(snapshot: Snapshot) -> None:
 def test_a_newer_version_is_refused(snapshot: Snapshot, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("riverbed.store.snapshot.manifest.SNAPSHOT_VERSION", SNAPSHOT_VERSION + (name == "version"))
-        patch.setattr("riverbed.store.snapshot.manifest.FORMAT_VERSION", FORMAT_VERSION + (name == "tables_version"))
-        (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(snapshot.manifest, ""))
+        manifest = replace(snapshot.manifest, tables_version=FORMAT_VERSION + (name == "tables_version"))
+        (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(manifest, ""))
     with pytest.raises(VersionError, match=r"version \d; this program reads \d \(it was written by test\)"):
         open_snapshot(snapshot.path)
 
