@@ -188,7 +188,7 @@ class CopyInTheMaking:
         yield from self._write_back()
         prefix = low = stream.prefix
         group_no = new_no = 0
-        rows = 0
+        rows = size = 0
         while seek(cursor := txn.cursor("groups"), low):
             key, row = cursor.item()
             if not key.startswith(prefix):
@@ -222,7 +222,9 @@ class CopyInTheMaking:
                 cursor.put(new_key, name_row(new_key))
             txn.copied_bytes += len(new_key) + len(row)
             rows += 1
-            if rows % SLICE_ROWS == 0:
+            size += len(row)
+            if rows == SLICE_ROWS or size >= _SLICE_BYTES:
+                rows = size = 0
                 yield
 
     def _write_back(self) -> Iterator[None]:

@@ -305,7 +305,10 @@ def xinfo_groups(request: Request) -> Reply:
     stream = _need_stream(request)
     if stream.group_count > _MANY_ROWS:
         return in_slices(request, _list_many_groups)
-    return [_group_summary(group, group.lag()) for group in request.db.groups(stream)]
+    groups = list(request.db.groups(stream))
+    if sum([len(group.name) for group in groups]) > LONG_BYTES:
+        return in_slices(request, _list_many_groups)
+    return [_group_summary(group, group.lag()) for group in groups]
 
 
 def _list_many_groups(request: Request) -> Work:

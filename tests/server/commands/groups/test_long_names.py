@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from riverbed.store.databases.copying import CopyInTheMaking
 from tests.support.ticks import Client, Ticks, in_loop
 
 NAME = "n" * 100_000
@@ -148,6 +150,37 @@ def test_a_look_for_consumers_to_delete_reads_no_more_than_a_megabyte_of_names(t
             assert len(part) < 15
             found += [number for number, _ in part]
         assert found == sorted(set(found)) and len(found) == 100
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_groups_with_long_names_are_listed_in_pieces(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s * f v", *[f"XGROUP CREATE s {number}{NAME} 0" for number in range(100)])
+        sent = Sent(client)
+        client.send("XINFO GROUPS s")
+        for _ in range(10_000):
+            await asyncio.sleep(0)
+        assert sent.size > 100 * len(NAME)
+        assert sent.longest < 1_000_000
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_copy_takes_more_turns_for_long_names(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM")
+        for number in range(100):
+            await ticks.ask(client, f"XGROUP CREATECONSUMER s g {number}{NAME}")
+        with patch.object(CopyInTheMaking, "look", autospec=True, side_effect=CopyInTheMaking.look) as look:
+            assert await ticks.ask(client, "COPY s t") == [b":1\r\n"]
+        assert look.call_count >= 30
         ticks.close()
 
     in_loop(body())
