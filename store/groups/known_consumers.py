@@ -128,7 +128,7 @@ class KnownConsumers:
     @property
     def are_many(self) -> bool:
         """Whether they are too many to be looked at in one turn.  Few are in memory then, compared with their count."""
-        if self.count > FEW:
+        if self.count > FEW or self.byte_count > FEW_BYTES:
             return True
         if len(self._by_no) < self.count:
             for number, row in self._rows(0):

@@ -6,13 +6,14 @@ import gc
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from riverbed.store.databases import consumer_ttl, transaction
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import groups as rows_of_groups
-from riverbed.store.format.groups import consumer_key
+from riverbed.store.format.groups import ConsumerRow, consumer_key
 from riverbed.store.groups import known_consumers
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.known_consumers import KnownConsumers
@@ -127,6 +128,20 @@ def test_few_consumers_with_long_names_are_many(store: Store, monkeypatch: pytes
     assert known(store).byte_count < 60_000
     monkeypatch.setattr(known_consumers, "FEW_BYTES", 200_000)
     assert not known(store).are_many
+
+
+def test_consumers_with_long_names_are_not_read_for_each_of_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_consumers, "FEW_BYTES", 50_000)
+    store.run("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+    names = [b"%d" % number + b"c" * 2000 for number in range(100)]
+    for name in names:
+        store.run("XADD", "s", "*", "f", "v")
+        store.run("XREADGROUP", "GROUP", "g", name, "COUNT", 1, "STREAMS", "s", ">")
+    store.restart()
+    with patch.object(ConsumerRow, "unpack", side_effect=ConsumerRow.unpack) as unpack:
+        assert store.run("XPENDING", "s", "g", "-", "+", 100)[0].startswith(b"*100\r\n")
+        store.run("XAUTOCLAIM", "s", "g", "new", 0, 0, "COUNT", 100, "JUSTID")
+    assert unpack.call_count < 300
 
 
 @pytest.mark.usefixtures("tiny")
