@@ -31,8 +31,9 @@ from typing import Any, BinaryIO, Final
 
 # A request is one message: the words of a server and the environment of the tests.
 _MESSAGE_BYTES: Final = 1 << 17
-# What pytest changes with each test, and what tests of Spark change: nothing looks at it before a server runs.
-_PASSED_ON: Final = ("PYTEST_CURRENT_TEST", "SPARK_", "TMPDIR")
+# What pytest changes with each test, and what tests of Spark change.  Nothing of it matters before a server runs: they
+# add to PYTHONPATH where Riverbed is imported from anyway.
+_PASSED_ON: Final = ("PYTEST_CURRENT_TEST", "PYSPARK_", "PYTHONPATH", "SPARK_", "TMPDIR")
 
 
 def is_possible() -> bool:

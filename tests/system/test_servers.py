@@ -8,13 +8,14 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.forking import ForkedServer, is_possible
-from tests.support.servers import ROOT, RedisServer, RiverbedServer, Server, StartError, free_port
+from tests.support.servers import IMPORTED_FROM, ROOT, RedisServer, RiverbedServer, Server, StartError, free_port
 from tests.support.waiting import until
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -135,6 +136,8 @@ def test_a_server_in_other_surroundings_is_started_by_its_command(
     with monkeypatch.context() as patch:
         patch.setenv("SPARK_BUFFER_SIZE", "65536")  # as Spark does in the tests' process
         patch.setenv("TMPDIR", str(tmp_path))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", str(IMPORTED_FROM))
         assert is_forked()
     with monkeypatch.context() as patch:
         patch.setenv("RIVERBED_OF_A_TEST", "1")

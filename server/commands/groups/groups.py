@@ -38,7 +38,7 @@ def find_group(request: Request, key: bytes, name: bytes) -> tuple[Stream, Group
 
 
 def find_group_to_ack(request: Request, key: bytes, name: bytes) -> Group | None:
-    """The group alone, for one who asks nothing about entries: a stream that is lent stays lent."""
+    """As `find_group`, the group alone: nothing is asked about entries, so a stream that is lent stays lent."""
     return request.db.group_to_ack(key, name, request.now_ms)
 
 
