@@ -142,7 +142,8 @@ def broken_invariants(directory: Path) -> list[str]:
     return [str(violation) for violation in check(directory)]
 
 
-def pytest_sessionstart() -> None:
+def pytest_collection_finish() -> None:
+    """Have servers forked.  By now all tests are imported, and with them libraries that change the environment."""
     if is_possible():
         RiverbedServer.nursery = Nursery(ROOT)
 
