@@ -29,7 +29,7 @@ Knows no event loop; `server/execution/sliced_commands.py` does.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from riverbed.server.commands.arguments import parse_packed_ids
@@ -222,6 +222,20 @@ def in_pieces(request: Request, parts: list[bytes]) -> Reply:
 def joined(parts: list[bytes]) -> list[bytes]:
     """`parts` of one slice as one part, unless they are long, so that a reply of a million words has few parts."""
     return [b"".join(parts)] if sum(map(len, parts)) <= _PIECE_BYTES else parts
+
+
+def bounded_pieces(parts: Iterable[bytes], most_parts: int) -> Generator[bytes, None, None]:
+    """`parts` as pieces of bounded size and time; an empty part ends a turn."""
+    piece: list[bytes] = []
+    size = 0
+    for part in parts:
+        piece.append(part)
+        size += len(part)
+        if not part or len(piece) >= most_parts or size >= _PIECE_BYTES:
+            yield b"".join(piece)
+            piece.clear()
+            size = 0
+    yield b"".join(piece)
 
 
 def in_turns(work: Generator[None, None, Gathered]) -> Generator[bytes, None, Gathered]:

@@ -128,7 +128,7 @@ class Database(Namespace):
         return groups
 
     def group_to_ack(self, key: bytes, name: bytes, now_ms: int) -> Group | None:
-        """The group `name` of the stream at `key`, for one who asks nothing about entries; None when one is missing.
+        """The group `name` of the stream at `key`, to be asked nothing about entries; None when one is missing.
 
         A stream that is lent stays lent: a client that appends to it and acknowledges in turn saves a fifth.
         """

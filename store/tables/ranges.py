@@ -200,7 +200,7 @@ def seek(cursor: AnyCursor, low: bytes) -> bool:
 
     A flipped bit in a page of the tree leads to a page beside the right one.  Then the row that is found is below
     `low`, as LMDB takes the first one of the next page without a look at its key, or the row before it is not.
-    Nobody doubts a row whose key is `low`: most ranges begin with an entry that is there.
+    A row whose key is `low` is the right one, whatever is beside it: most ranges begin with an entry that is there.
     """
     found = cursor.set_range(low)
     if found:

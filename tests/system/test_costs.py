@@ -367,14 +367,21 @@ async def prepared(ticks: Ticks, n: int, before: Lines) -> Client:
     return client
 
 
-def longest_turn(directory: Path, n: int, before: Lines, line: str) -> int:
-    """The most calls in one turn while the command runs, `n` of what it works on being there."""
+def longest_turn(directory: Path, n: int, before: Lines, line: str, *, is_first: bool = False) -> int:
+    """The most calls in one turn while the command runs, `n` of what it works on being there.
+
+    When it `is_first`, nothing of that is in memory, as after a start.
+    """
     found = []
 
     async def body() -> None:
         ticks = Ticks(directory / str(n), slowlog_log_slower_than=-1)
         ticks.executor.blocking.turn_s = 0.0
         client = await prepared(ticks, n, before)
+        if is_first:
+            for database in ticks.engine.txn.databases:
+                database.forget_cached()
+            ticks.engine.purge(0)
         with pytest.MonkeyPatch.context() as patched, undisturbed():
             turns = Turns(patched)
             await answered(client, filled(line, n))
@@ -455,27 +462,9 @@ FIRST: Final = (
 def test_the_first_command_for_a_stream_reads_no_more_than_it_names(tmp_path: Path, line: str) -> None:
     def crowded(n: int) -> Iterator[str]:
         yield from groups(n)
-        yield from after(busy)(n)
+        yield from busy(n)
 
-    longest = []
-
-    async def body(n: int) -> None:
-        ticks = Ticks(tmp_path / str(n), slowlog_log_slower_than=-1)
-        client = await prepared(ticks, n, crowded)
-        for database in ticks.engine.txn.databases:
-            database.forget_cached()
-        ticks.engine.purge(0)
-        with pytest.MonkeyPatch.context() as patched, undisturbed():
-            turns = Turns(patched)
-            await answered(client, line)
-        longest.append(turns.longest)
-        client.leave()
-        await ticks.settle()
-        ticks.close()
-
-    for n in (FEW, FEW * FACTOR):
-        in_loop(body(n))
-    few, many = longest
+    few, many = (longest_turn(tmp_path, n, crowded, line, is_first=True) for n in (FEW, FEW * FACTOR))
     assert many < 1.5 * few + 50, (few, many)
 
 

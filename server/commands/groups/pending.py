@@ -13,6 +13,7 @@ from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
 from riverbed.server.commands.groups.groups import find_group, find_group_to_ack, need_group
 from riverbed.server.commands.slices import (
     SLICE_IDS,
+    bounded_pieces,
     first_ids,
     in_pieces,
     in_slices,
@@ -26,9 +27,8 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, OK, LongReply
 from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.group import ANY_TIME, MAX_COUNT
-from riverbed.store.groups.view import GroupsView
+from riverbed.store.groups.view import GroupsView, Names
 from riverbed.store.ids import StreamID, pack_id, unpack_id
-from riverbed.store.streams.view import PIECE_BYTES
 from riverbed.store.wire import packed_id
 
 if TYPE_CHECKING:
@@ -306,17 +306,13 @@ def _summarize_many(request: Request) -> Work:
 def _summary_pieces(shown: GroupsView, group_no: int) -> Generator[bytes, None, None]:
     owners = yield from in_turns(shown.consumers(group_no, only_owners=True))
     yield _summary_head(shown.group(group_no).pel_count, shown.edges(group_no, owners.owners), owners.count)
-    taken = owners.taken()
-    piece: list[bytes] = []
-    size = 0
-    for _, number in taken:
-        piece.append(_pending_of(shown.consumer(group_no, number)))
-        size += len(piece[-1])
-        if len(piece) == _PIECE_ROWS or size >= PIECE_BYTES:
-            yield b"".join(piece)
-            piece.clear()
-            size = 0
-    yield b"".join(piece)
+    yield from bounded_pieces(_pending_of_each(shown, group_no, owners), _PIECE_ROWS)
+
+
+def _pending_of_each(shown: GroupsView, group_no: int, owners: Names) -> Generator[bytes, None, None]:
+    # compiled, a generator expression would read the rows of all of them at once
+    for _, number in owners.taken():
+        yield _pending_of(shown.consumer(group_no, number))
 
 
 def _summary_head(count: int, edges: tuple[StreamID, StreamID], owners: int) -> bytes:

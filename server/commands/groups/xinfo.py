@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.groups.groups import no_group_of_key
-from riverbed.server.commands.slices import in_slices, in_turns, wait_for_view
+from riverbed.server.commands.slices import bounded_pieces, in_slices, in_turns, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
@@ -132,14 +132,15 @@ class _ShownGroups:
         names = yield from in_turns(self._groups.groups())
         rows = (self._groups.group(group_no) for _, group_no in names.taken())
         yield array_head(names.count)
-        yield from _joined(encode(_group_summary(row, self._lag(row)), self._resp) for row in rows)
+        described = (encode(_group_summary(row, self._lag(row)), self._resp) for row in rows)
+        yield from bounded_pieces(described, _PIECE_ROWS)
 
     def consumers(self, group_no: int, now_ms: int) -> Generator[bytes, None, None]:
         """XINFO CONSUMERS."""
         names = yield from in_turns(self._groups.consumers(group_no))
         yield array_head(names.count)
         rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names.taken())
-        yield from _joined(encode(_consumer_summary(row, now_ms), self._resp) for row in rows)
+        yield from bounded_pieces((encode(_consumer_summary(row, now_ms), self._resp) for row in rows), _PIECE_ROWS)
 
     def _lag(self, row: GroupRow) -> int | None:
         return lag(self._counters, row.last_id, row.entries_read)
@@ -153,7 +154,7 @@ class _ShownGroups:
         yield head + bulk(b"entries") + array_head(count)
         yield from self._entries.pieces(MIN_ID, MAX_ID, count, PAIR)
         yield bulk(b"groups") + array_head(groups.count)
-        yield from _joined(self._groups_fully(groups, most))
+        yield from bounded_pieces(self._groups_fully(groups, most), _PIECE_ROWS)
 
     def _groups_fully(self, groups: Names, most: int) -> Iterator[bytes]:
         """Each group in parts, of which few take long."""
@@ -192,20 +193,6 @@ class _ShownGroups:
             if not count:
                 return
         assert not count, "fewer pending entries than were counted"
-
-
-def _joined(parts: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """`parts` as pieces of bounded size and time; an empty part ends a turn."""
-    piece: list[bytes] = []
-    size = 0
-    for part in parts:
-        piece.append(part)
-        size += len(part)
-        if not part or len(piece) >= _PIECE_ROWS or size >= PIECE_BYTES:
-            yield b"".join(piece)
-            piece.clear()
-            size = 0
-    yield b"".join(piece)
 
 
 def _map_head(count: int, resp: int) -> bytes:

@@ -7,6 +7,7 @@ import os
 import random
 import tracemalloc
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from itertools import count, groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ Scenario = Callable[[Ticks], Coroutine[Any, Any, Any]]
 
 @pytest.fixture(autouse=True)
 def has_native() -> None:
-    from riverbed.store.wire import native  # noqa: F401  it must have been built
+    import_module("riverbed.store.wire.native")  # it must have been built
 
 
 def bulks(*texts: str) -> list[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -14,7 +15,7 @@ from riverbed.server.protocol.native_reader import NativeReader
 @pytest.fixture(scope="module", autouse=True, params=[NativeReader, PlainReader])
 def plain_reader(request: pytest.FixtureRequest) -> Iterator[None]:
     """Request readers have this parser, and the native one is there to be tested."""
-    from riverbed.store.wire import native  # noqa: F401  it must have been built
+    import_module("riverbed.store.wire.native")  # it must have been built
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_reader, "new_plain_reader", request.param)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import lmdb
 import pytest
 
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.groups.group import Group
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.environment import TABLES
@@ -72,6 +74,10 @@ def test_a_flipped_bit_in_the_tree_leads_to_the_right_row_or_an_error(
             store.kill()
 
 
+def entries_of(group: Group, consumer_no: int) -> int:
+    return sum(len(run) for run in group.pel.owned(consumer_no, MIN_ID, MAX_ID))
+
+
 def wrong_answers(store: Store) -> list[object]:
     """The lookups that found something else than what is there, errors left out."""
     group = None
@@ -99,11 +105,10 @@ def wrong_answers(store: Store) -> list[object]:
         )
     if group is not None:
         questions.append(("by age", lambda: sum(len(run) for _, run in group.pel.by_time(b"")), 400))
-        for consumer in group.consumers.in_order():
-            owned = lambda number=consumer.consumer_no: sum(  # noqa: E731
-                len(run) for run in group.pel.owned(number, MIN_ID, MAX_ID)
-            )
-            questions.append((consumer.name, owned, consumer.pel_count))
+        questions += [
+            (consumer.name, partial(entries_of, group, consumer.consumer_no), consumer.pel_count)
+            for consumer in group.consumers.in_order()
+        ]
     wrong = []
     for name, ask, right in questions:
         try:
