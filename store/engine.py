@@ -48,7 +48,6 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.space import Space
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
-from riverbed.store.wire import count_of
 
 _PING: Final = encode_command([b"PING"])
 # A full file of the log with more bytes than this to sync goes on until a checkpoint's thread has synced most of them.
@@ -80,8 +79,8 @@ class Engine:
         self.refusal: Refusal | None = None
         self.checkpoints = Checkpoints(clock)
         self.space = Space(directory, options, files)
-        self._pieces = 0  # of the log, since the start; a run of XADD is one
-        self._commands_at_checkpoint = 0
+        self._changes_at_commit = 0  # what `WriteTxn.changes` was
+        self._changes_at_checkpoint = 0
         # Called with the seconds that each sync of the log took.
         self.on_sync: Callable[[float], None] = ignore
         # Called with the damage for which the tables were made again of the log.
@@ -133,10 +132,12 @@ class Engine:
             undo.callback(self._end_quietly)
             self.tables = opening.tables
             self.checkpoints.count += opening.is_saved and self.recovery.commands > 0
-            if not opening.is_saved:
+            self._changes_at_commit = self.txn.changes
+            if opening.is_saved:
+                self._changes_at_checkpoint = self.txn.changes
+            else:
                 self._tables_failed(Refusal.DISK_FULL)
                 self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
-                self._pieces = self.recovery.commands
             self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
             self._begin_replids()
             self._note_policy()
@@ -236,7 +237,7 @@ class Engine:
         except LogWriteError as error:
             self._undo_batch(error, was_appended=appended)
             raise
-        self._pieces += len(txn.log)
+        self._changes_at_commit = txn.changes
         txn.log_is_written()
         if self.on_batches is not None:
             data = commands + annotation
@@ -248,7 +249,7 @@ class Engine:
         """Take back a batch that could not be written or synced.  Raises UnknownOutcomeError, StateLostError."""
         is_gone = not was_appended or self.log.drop_last_batch()
         self._log_failed(error)
-        self._restore()
+        self._restore(self._changes_at_commit)
         if not is_gone:
             raise UnknownOutcomeError(f"{error}; the next start may find the batch in the log all the same") from error
 
@@ -329,12 +330,10 @@ class Engine:
         keep_expired, txn.keep_expired = txn.keep_expired, True  # the primary says when a key has expired
         appended = False
         try:
-            count = 0
             for batch in batches:
                 for requests in batch.pieces():
                     recovery.execute_requests(txn, self._execute, requests)
                     txn.log.clear()
-                    count += count_of(requests)
             txn.extension_bytes = 0
             if self.log.end.position == 0:
                 self._write_preface()
@@ -348,37 +347,40 @@ class Engine:
             self._undo_batch(error, was_appended=appended)
             raise
         except Exception as error:
-            self._restore()
+            self._restore(self._changes_at_commit)
             if isinstance(error, (ReplayError, lmdb.Error, *TABLE_DAMAGE)):
                 raise
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
-        self._pieces += count
+        self._changes_at_commit = txn.changes
         if self.on_batches is not None:
             self.on_batches(batches)
         self._prepare_next(len(data))
 
-    def rollback(self, keep: int, now_ms: int) -> None:
+    def rollback(self, keep: int, now_ms: int, changes: int | None = None) -> None:
         """Undo the changes of the open transaction after the first `keep` commands that this tick logged.
 
         These commands are committed first.  The state is then restored from the last checkpoint and the log's tail.
+        `changes` is what `WriteTxn.changes` was behind them; None for what it was before this tick.
         Raises LogWriteError when they cannot be written; then all of the tick is undone.
         """
         txn = self.txn
+        txn.changes = self._changes_at_commit if changes is None else changes
         txn.unlogged = None
         del txn.log[keep:]
         txn.extension_bytes = sum(len(lines) for lines in txn.log if lines.startswith(b"#"))
         self.commit(now_ms)
-        self._restore()
+        self._restore(txn.changes)
 
     def reload(self, *, from_log: bool) -> None:
         """Read the state from the tables again, or make them again of the whole log, between ticks.
 
         The caller has checkpointed.  Raises StoreError, OSError, lmdb.Error with nothing changed; StateLostError.
         """
+        changes = self.txn.changes
         if not from_log:
-            self._restore()
+            self._restore(changes)
             return
         self._end_quietly()
         self.txn.abort()
@@ -386,12 +388,15 @@ class Engine:
             self._execute_all()
             self.checkpoint()
         except (OSError, lmdb.Error, StoreError):
-            self._restore()
+            self._restore(changes)
             raise
         self.check_space()
 
-    def _restore(self) -> None:
-        """Go back to the last checkpoint and replay the log's tail.  Raises StateLostError when that fails."""
+    def _restore(self, changes: int) -> None:
+        """Go back to the last checkpoint and replay the log's tail.  Raises StateLostError when that fails.
+
+        The counter of changes is set to `changes`: the replay does not count all commands as clients' are counted.
+        """
         self._end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
         self.txn.abort()
         try:
@@ -402,6 +407,7 @@ class Engine:
                 self._remake(damage)
         except (OSError, lmdb.Error, StoreError) as error:
             raise self.lose(f"the state could not be rebuilt: {error}") from error
+        self.txn.changes = self._changes_at_commit = changes
 
     def _remake(self, damage: Exception) -> None:
         """Make the tables again of all of a short log, whose tail has met damage.  Raises what `_execute_all` raises.
@@ -460,13 +466,16 @@ class Engine:
 
         Raises StoreError, OSError, lmdb.Error.
         """
+        changes = self.txn.changes
         self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
         self.txn.change_tables(self.tables)
         if log is None:
             self._replay_tail()
+            self.txn.changes = changes
             return
         self.log = log
         recovery.recover(log, self.txn, self._execute, durable=EVERYTHING)
+        self.txn.changes = changes
         self.known_offsets = KnownOffsets()
         self.known_offsets.add(log.end)
 
@@ -495,9 +504,12 @@ class Engine:
         return bool(self.txn.log) or self.needs_checkpoint
 
     @property
-    def commands_since_checkpoint(self) -> int:
-        """How many commands were logged since the last checkpoint."""
-        return self._pieces + self.txn.joined_commands - self._commands_at_checkpoint
+    def changes_since_checkpoint(self) -> int:
+        """How many changes commands have made since the last checkpoint, as the `dirty` of Redis counts them.
+
+        Handlers count what Redis counts for their command, often less than they change; nothing depends on the number.
+        """
+        return self.txn.changes - self._changes_at_checkpoint
 
     @property
     def dirty_bytes(self) -> int:
@@ -534,10 +546,10 @@ class Engine:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
         except lmdb.Error as error:
             self._tables_failed(_reason(error))
-            self._restore()
+            self._restore(self.txn.changes)
             raise
         self.space.uncommitted_bytes = 0
-        self._commands_at_checkpoint = self._pieces + self.txn.joined_commands
+        self._changes_at_checkpoint = self.txn.changes
         self.txn.swept = False
         self.txn.copied_bytes = 0
         self.checkpoints.begun(durability)
@@ -552,7 +564,7 @@ class Engine:
             self.txn.write_part()
         except lmdb.Error as error:
             self._tables_failed(_reason(error))
-            self._restore()
+            self._restore(self.txn.changes)
             raise
 
     def end_checkpoint(self) -> None:

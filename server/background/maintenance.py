@@ -106,17 +106,17 @@ class Maintenance:
         try:
             more = self._engine.purge(PURGE_SLICE_S)
         except _EXPECTED as error:
-            if self._undo("the purge", error, len(self._engine.txn.log)):
+            if self._undo("the purge", error, len(self._engine.txn.log), self._engine.txn.changes):
                 self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
             return
         if more:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
         self._checkpoints.arm()
 
-    def _undo(self, name: str, error: Exception, mark: int) -> bool:
+    def _undo(self, name: str, error: Exception, mark: int, changes: int) -> bool:
         """Undo what a chore has done; -> whether the server goes on."""
         try:
-            self._failures.undo_chore(name, error, mark)
+            self._failures.undo_chore(name, error, mark, changes)
         except StateLostError as failure:
             self._ticks.give_up(failure)
             return False
@@ -131,12 +131,12 @@ class Maintenance:
         txn = self._engine.txn
         # replicas would never come level if writes are held and keys expire
         if not self._gate.holds_writes and self._clock.monotonic() >= self._expire_again_s:
-            mark = len(txn.log)
+            mark, changes = len(txn.log), txn.changes
             try:
                 self._expire(now_ms)
             except _EXPECTED as error:
                 self._expire_again_s = self._clock.monotonic() + RETRY_S
-                if not self._undo("what removes expired keys", error, mark):
+                if not self._undo("what removes expired keys", error, mark, changes):
                     return
         if txn.log:
             self._ticks.want_tick()

@@ -71,7 +71,7 @@ class Calls:
 
     def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
         """Run the handler; an error becomes the reply.  After an unexpected exception, what it logged is undone."""
-        mark = len(self._txn.log)
+        mark, changes = len(self._txn.log), self._txn.changes
         try:
             reply = handler(request)
         except CommandError as error:
@@ -79,7 +79,7 @@ class Calls:
         except StateLostError:
             raise
         except Exception as error:
-            reply = self.failures.fault(command, error, mark)
+            reply = self.failures.fault(command, error, mark, changes)
         self.end_command(mark)
         return reply
 

@@ -177,7 +177,7 @@ class FastPath:
                             self._hold_back(session, [argv, *waiting])
                             break
                     run_of, run_count = entry, 1
-                mark = len(logged)
+                mark, changes = len(logged), txn.changes
                 if isinstance(argv, list):
                     request.argv = argv
                 else:
@@ -191,12 +191,12 @@ class FastPath:
                     raise
                 except Exception as error:
                     if not isinstance(argv, list):
-                        self._failures.roll_back(mark)  # the request that cannot be executed fails again
+                        self._failures.roll_back(mark, changes)  # the request that cannot be executed fails again
                         run_count -= 1
                         run_of = run_of if run_count else None
                         count += _take_one_by_one(session, argv, requests, waiting)
                         continue
-                    reply = self._failures.fault(entry.command, error, mark)
+                    reply = self._failures.fault(entry.command, error, mark, changes)
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
                     wire = reply[0]

@@ -181,6 +181,7 @@ class Database(Namespace):
                 break
             done += count
         self._lent.settle(self.take_back)
+        self.txn.changes += done
         return done
 
     def _log_run(self, count: int, log: bytes) -> int:
@@ -188,7 +189,7 @@ class Database(Namespace):
             if self.txn.log_db != self.number:
                 self.txn.log_select(self.number)
             self.txn.log.append(log)
-            self.txn.joined_commands += count - 1
+            self.txn.changes += count
         return count
 
     def _lend(self, key: bytes, size: int, trims: bool) -> bool:

@@ -209,6 +209,7 @@ class Members:
         consumer = self.consumers.named(name)
         if consumer is None:
             consumer = self.consumers.create(name, now_ms)
+            self.stream.txn.changes += 1
             self.touch(consumer)
         elif consumer.seen_ms != now_ms:
             consumer.seen_ms = now_ms
@@ -301,15 +302,17 @@ class Members:
         self.touch()
         self._log_position()
 
-    def raise_position(self, last_id: StreamID) -> None:
-        """Apply XCLAIM LASTID, which never moves the position back.
+    def raise_position(self, last_id: StreamID) -> bool:
+        """Apply XCLAIM LASTID, which never moves the position back; -> whether it moves it.
 
         Logs XGROUP SETID when the command ends, unless its XCLAIM contains the position.
         """
-        if last_id > self.last_id:
-            self.last_id = last_id
-            self.touch()
-            self.stream.txn.log_later(self)
+        if last_id <= self.last_id:
+            return False
+        self.last_id = last_id
+        self.touch()
+        self.stream.txn.log_later(self)
+        return True
 
     def _log_position(self) -> None:
         self._logged_position = (self.last_id, self.entries_read)

@@ -376,6 +376,7 @@ class Group(Members):
     ) -> None:
         """Replay an XCLAIM of a log: `claim` ascending IDs for the consumer `name`, without logging."""
         consumer = self.get_or_create(name, time_ms)
+        self.stream.txn.changes += len(packed_ids)
         self.raise_position(last_id)
         is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
         standing = None if is_past_all or len(packed_ids) > 1 else self.pel.standing(packed_ids[0])
@@ -412,11 +413,14 @@ class Group(Members):
 
         `texts` are the IDs as the client wrote them, if a client did.  `bulks` are the same IDs as RESP, if known.
         """
-        return len(self._remove(packed_ids, texts, bulks))
+        count = len(self.remove(packed_ids, texts, bulks))
+        self.stream.txn.changes += count
+        return count
 
     def ack_each(self, packed_ids: list[bytes], bulks: bytes) -> bytes:
         """As `ack`; -> a byte for each ID in turn: 1 if the entry was pending, else 0."""
-        removed = self._remove(packed_ids, None, bulks)
+        removed = self.remove(packed_ids, None, bulks)
+        self.stream.txn.changes += len(removed)
         if len(removed) == len(packed_ids):
             return b"\1" * len(removed)
         left = iter(removed)
@@ -428,8 +432,10 @@ class Group(Members):
                 following = next(left, b"")
         return bytes(acked)
 
-    def _remove(self, packed_ids: list[bytes], texts: list[bytes] | None, bulks: bytes | None) -> list[bytes]:
-        """-> the IDs of those that were pending, in the order given."""
+    def remove(
+        self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None
+    ) -> list[bytes]:
+        """As `ack`, without counting changes; -> the IDs of those that were pending, in the order given."""
         if not self.pel_count:
             return []
         removed, by_owner = self.pel.remove(packed_ids)
@@ -469,6 +475,7 @@ class Group(Members):
         if self._ack_head is None or self._ack_head[0] != key:
             self._ack_head = (key, encode_words([b"XACK", key, self.name]))
         self._log_wire(b"*4\r\n%b$%d\r\n%b\r\n" % (self._ack_head[1], len(text), text))
+        self.stream.txn.changes += 1
         return 1
 
     def move_out(self, over_limit: list[Found], target: Stream, first_id: StreamID) -> None:

@@ -167,4 +167,4 @@ class Groups:
         """Remove entries from the pending list of every group (DELREF).  Logs XACK for each group that had any."""
         for group in self:
             if group.pel_count:
-                group.ack(packed_ids)
+                group.remove(packed_ids)

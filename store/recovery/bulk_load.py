@@ -202,6 +202,7 @@ def _appended(stream: Stream, count: int, last: bytes, total: int, tail_bytes: i
     stream.last_id = stream.last_live_id = stream.tail_last_id = unpack_id(last)
     stream.tail_total, stream.tail_bytes = total, tail_bytes
     stream.touch()
+    stream.txn.changes += count
     stream.txn.notify_interest(Change.APPENDED, stream.namespace, stream.key)
 
 

@@ -156,8 +156,11 @@ class Idempotence:
         self._stream.touch()
         self._txn.log_extension(self._stream.namespace.number, [b"XIDMPHIT", self._stream.key])
 
-    def configure(self, duration_s: int | None, max_records: int | None) -> None:
-        """Change the settings that are not None; any change forgets all records.  Logs XCFGSET, hidden from Redis 7."""
+    def configure(self, duration_s: int | None, max_records: int | None) -> bool:
+        """Change the settings that are not None; -> whether any has changed, which forgets all records.
+
+        Logs XCFGSET, hidden from Redis 7.
+        """
         words = [b"XCFGSET", self._stream.key]
         settings = self._settings
         # naming a setting that was the server's makes it the stream's own; no records depend on it yet
@@ -168,13 +171,14 @@ class Idempotence:
             settings.max_records = max_records
             words += [b"IDMP-MAXSIZE", b"%d" % max_records]
         if len(words) == 2:
-            return
+            return False
         if settings.records_no:
             self._txn.dead_rows.add_stream(settings.records_no)
             settings.records_no = 0
         self._stream.idempotence = settings
         self._stream.touch()
         self._txn.log_extension(self._stream.namespace.number, words)
+        return True
 
     def set_counts(self, records_added: int, duplicates: int) -> None:
         """Set the counts of a rewritten log, which include dropped records.  Logs XIDMPCOUNTS, hidden from Redis."""

@@ -109,6 +109,7 @@ def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:
         stream.first_id = entry_id
     _count_in(stream, 1, size, entry_id)
     txn.log.append(log)
+    txn.changes += 1
     return reply
 
 
@@ -149,6 +150,7 @@ def load_run(stream: Stream, run: Run, rows: Rows) -> int:
             stream.first_id = unpack_id(rows[mark][0][_PREFIX_BYTES:])
         _count_in(stream, made, size, unpack_id(last[_PREFIX_BYTES:]))
         at += made
+    txn.changes += at
     return at
 
 

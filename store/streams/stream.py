@@ -192,6 +192,7 @@ class Stream(ReadableStream):
         if txn.log_db != namespace.number:
             txn.log_select(namespace.number)
         txn.log.append(line)
+        txn.changes += 1
         if self.key in namespace.interest:
             txn.notify(Change.APPENDED, namespace, self.key)
         return id_wire

@@ -101,7 +101,7 @@ class Transaction:
         self.handles = tables.handles
         self.log: list[bytes] = []
         self.extension_bytes = 0
-        self.joined_commands = 0  # how many more commands than pieces were logged since the start
+        self.changes = 0  # since the start, as Redis counts them: see `Engine.changes_since_checkpoint`
         self.unlogged: Unlogged | None = None
         self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
         self.log_db = NO_DATABASE

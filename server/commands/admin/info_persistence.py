@@ -25,7 +25,7 @@ def persistence_fields(request: Request) -> Fields:
     yield "loading", int(loading is not None)
     yield "async_loading", int(context.replication.is_syncing)
     yield "current_fork_perc", "0.00"
-    yield "rdb_changes_since_last_save", engine.commands_since_checkpoint + len(request.txn.log)
+    yield "rdb_changes_since_last_save", engine.changes_since_checkpoint
     yield "rdb_bgsave_in_progress", int(engine.checkpoints.is_syncing)
     yield "rdb_last_save_time", engine.checkpoints.last_ms // 1000
     yield "rdb_last_bgsave_status", "ok" if engine.checkpoints.last_ok else "err"

@@ -177,6 +177,7 @@ class _Claims:
         return len(self.taken) + len(self.gone) + moved
 
     def apply(self, consumer: Consumer) -> None:
+        self._stream.txn.changes += len(self.taken)
         if self.gone:
             self._group.ack(self.gone)
         if self._letters is not None:
@@ -287,6 +288,7 @@ def _claim_one(request: Request, *, just_id: bool) -> Reply:
     if min_idle_ms > 0 and now_ms - time_ms < min_idle_ms:
         return []
     group.claim_one(consumer, packed, argv[5], owner_no, count, now_ms)
+    request.txn.changes += 1
     return (wire,)
 
 
@@ -315,9 +317,11 @@ def _claim(request: Request) -> Work:
             yield from room.wait_for_view()
             continue
         consumer = group.get_or_create(argv[3], now_ms)
-        if not at:
-            group.raise_position(options.last_id)
+        counted = request.txn.changes
+        is_raised = not at and group.raise_position(options.last_id)
         claims.apply(consumer)
+        if is_raised and request.txn.changes == counted:  # in Redis a claim has the position in it
+            request.txn.changes += 1
         count += len(claims.taken)
         parts += claims.parts()
         at += _SLICE_IDS

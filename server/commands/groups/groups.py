@@ -138,6 +138,7 @@ def xgroup_create(request: Request) -> Reply:
         request.db.groups(request.db.create(argv[2])).create(argv[3], last_id, entries_read, is_first=True)
     else:
         request.db.groups(stream).create(argv[3], last_id, entries_read, is_first=False)
+    request.txn.changes += 1
     return OK
 
 
@@ -158,6 +159,7 @@ def xgroup_setid(request: Request) -> Reply:
     if last_id is None:
         last_id = parse_entry_id(argv[4])
     group.set_position(last_id, _within(entries_read, stream, request))
+    request.txn.changes += 1
     return OK
 
 
@@ -169,6 +171,7 @@ def xgroup_destroy(request: Request) -> int:
     if group is None:
         return 0
     groups.destroy(group)
+    request.txn.changes += 1
     return 1
 
 
@@ -192,7 +195,10 @@ def xgroup_delconsumer(request: Request) -> int:
     """XGROUP DELCONSUMER key group consumer -> how many entries it had pending; no other consumer gets them."""
     _, group = named_group(request)
     consumer = group.consumers.named(request.argv[4])
-    return 0 if consumer is None else group.delete_consumer(consumer)
+    if consumer is None:
+        return 0
+    request.txn.changes += 1
+    return group.delete_consumer(consumer)
 
 
 @command(
@@ -216,6 +222,7 @@ def xgroup_seen(request: Request) -> int:
     if not request.from_log:
         seen_ms, active_ms = min(seen_ms, request.now_ms), min(active_ms, request.now_ms)
     group.set_times(consumer, seen_ms, active_ms)
+    request.txn.changes += 1
     return 1
 
 

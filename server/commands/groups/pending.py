@@ -145,6 +145,7 @@ def _nack(request: Request) -> Work:
             break
         counts = _release_counts(*found, packed_ids[at : at + SLICE_IDS], mode, retry_count, force=force)
         found[1].release(counts)
+        request.txn.changes += len(counts)
         total += len(counts)
     return total
 

@@ -80,6 +80,7 @@ def xgroup_policy(request: Request) -> Reply:
     policy = DeliveryPolicy(max_deliveries, dead_letter, consumer_ttl_ms)
     if policy != old:
         group.set_policy(policy)
+        request.txn.changes += 1
     return OK
 
 

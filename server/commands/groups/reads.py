@@ -96,6 +96,7 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, cou
         return None
     consumer = group.get_or_create(options.consumer, request.now_ms)
     group.deliver(consumer, rows, request.now_ms, to_pel=not options.noack)
+    request.txn.changes += 1
     return (wire,)
 
 
@@ -118,6 +119,7 @@ def _read_one(request: Request, options: ReadOptions, group_name: bytes) -> Repl
         return None
     consumer = group.get_or_create(options.consumer, request.now_ms)
     group.deliver_one(consumer, row_key, row, request.now_ms, in_transaction=request.transaction is not None)
+    request.txn.changes += 1
     return (wire,)
 
 

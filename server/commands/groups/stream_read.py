@@ -67,6 +67,7 @@ class StreamRead:
         self._room = room
         self._is_begun = False
         self._has_claimed = False
+        self._is_counted = False
         self._end = MAX_ID
         self._left = 0  # entries still to be read
         self.count = 0  # entries given
@@ -114,6 +115,12 @@ class StreamRead:
         self.count += count
         return count
 
+    def _count_change(self, request: Request) -> None:
+        """Count what the read gives out of this stream, however much, as one change; history is none."""
+        if not self._is_counted:
+            self._is_counted = True
+            request.txn.changes += 1
+
     def _keep(self, wire: bytes, entries: int) -> None:
         self._parts.append(wire)
         self._room.take(len(wire), entries)
@@ -141,6 +148,7 @@ class StreamRead:
         rows = rows[:fitting]
         if rows:
             group.deliver(consumer, rows, request.now_ms, to_pel=not self._options.noack)
+            self._count_change(request)
             if showing is not None:
                 packed_ids = packed_ids_of(rows)
                 if self.min_idle_ms is None:
@@ -264,4 +272,6 @@ class StreamRead:
             wires = [_FOUR + row + tail for (_, row), tail in zip(overdue, tails, strict=False)]
             self._keep(b"".join(wires), kept)
         group.take_over(consumer, taken, now_ms)
+        if taken:
+            self._count_change(request)
         return Step.LAST if self._budget.exhausted or len(overdue) == most else Step.GOES_ON

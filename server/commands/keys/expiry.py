@@ -68,6 +68,7 @@ def _set_deadline(request: Request, unit_ms: int, base_ms: int) -> int:
         request.db.delete(stream)
     else:
         request.db.set_expiry(stream, deadline_ms)
+    request.txn.changes += 1
     return 1
 
 
@@ -121,6 +122,7 @@ def persist(request: Request) -> int:
     if stream is None or not stream.expire_ms:
         return 0
     request.db.set_expiry(stream, None)
+    request.txn.changes += 1
     return 1
 
 

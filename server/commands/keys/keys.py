@@ -57,6 +57,7 @@ def _delete_some(request: Request, keys: list[bytes]) -> int:
         if stream is not None:
             request.db.delete(stream)
             deleted += 1
+    request.txn.changes += deleted
     return deleted
 
 
@@ -141,6 +142,7 @@ def rename(request: Request) -> Reply:
     stream, new_key = _existing(request, request.argv[1]), request.argv[2]
     if new_key != stream.key:
         request.db.rename(stream, new_key)
+        request.txn.changes += 1
     return OK
 
 
@@ -151,6 +153,7 @@ def renamenx(request: Request) -> int:
     if request.db.stream(new_key, request.now_ms) is not None:
         return 0
     request.db.rename(stream, new_key)
+    request.txn.changes += 1
     return 1
 
 
@@ -215,6 +218,7 @@ def _copy(request: Request) -> Work:
                 if not may_copy():
                     return 0
                 request.db.finish_copy(rows, target, new_key)
+                request.txn.changes += 1
                 return 1
         finally:
             rows.close()
@@ -232,6 +236,7 @@ def move(request: Request) -> int:
     if stream is None or target.stream(key, request.now_ms) is not None:
         return 0
     request.db.move(stream, target)
+    request.txn.changes += 1
     return 1
 
 
@@ -256,7 +261,7 @@ def _check_flush_mode(request: Request) -> None:
 def flushdb(request: Request) -> Reply:
     """FLUSHDB [ASYNC | SYNC] -> OK."""
     _check_flush_mode(request)
-    request.db.flush()
+    request.txn.changes += request.db.flush()
     return OK
 
 
@@ -273,7 +278,7 @@ def flushall(request: Request) -> Reply:
     _check_flush_mode(request)
     for database in request.txn.databases:
         if database.size:
-            database.flush()
+            request.txn.changes += database.flush()
     return OK
 
 
@@ -299,4 +304,5 @@ def swapdb(request: Request) -> Reply:
     first, second = numbers
     if first != second:
         request.txn.swap(databases[first], databases[second])
+    request.txn.changes += 1
     return OK

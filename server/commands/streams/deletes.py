@@ -80,7 +80,9 @@ def _delete_some(request: Request) -> Work:
         if stream is None:
             answers += [ABSENT] * len(batch)
             continue
-        answers += _delete(request.db.groups(stream), batch, references)
+        deleted = _delete(request.db.groups(stream), batch, references)
+        request.txn.changes += deleted.count(DELETED)
+        answers += deleted
     return _answers(answers)
 
 

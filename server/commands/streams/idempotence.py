@@ -51,7 +51,7 @@ def xcfgset(request: Request) -> Reply:
             raise CommandError(errors.SYNTAX)
     if duration_s is None and max_records is None:
         raise CommandError("ERR At least one parameter must be specified")
-    Idempotence(stream).configure(duration_s, max_records)
+    request.txn.changes += Idempotence(stream).configure(duration_s, max_records)
     return OK
 
 
@@ -79,6 +79,7 @@ def xidmprecord(request: Request) -> Reply:
     known = idempotence.find(pid, iid)
     if known is None:
         idempotence.record(pid, iid, entry_id)
+        request.txn.changes += 1
     elif known != entry_id:
         if not request.from_log:
             raise CommandError("ERR IID already exists for this producer with a different stream ID")

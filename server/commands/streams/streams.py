@@ -30,6 +30,8 @@ from riverbed.store.streams.stream import Stream
 from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
@@ -201,7 +203,9 @@ def _delete(request: Request) -> Work:
         stream = request.db.stream(argv[1], request.now_ms)
         if stream is None:
             break
-        total += sum(stream.delete_entries([unpack_id(packed) for packed in packed_ids[at : at + SLICE_IDS]]))
+        deleted = sum(stream.delete_entries([unpack_id(packed) for packed in packed_ids[at : at + SLICE_IDS]]))
+        request.txn.changes += deleted
+        total += deleted
     return total
 
 
@@ -218,14 +222,25 @@ def xtrim(request: Request) -> Reply:
     if stream is None:
         return 0
     if respects_groups(stream, trim):
-        return in_slices(request, partial(_trim, ReferenceTrim(trim)))
-    return trimming.trim(stream, trim)
+        return in_slices(request, partial(_trim_by_references, ReferenceTrim(trim)))
+    removed = trimming.trim(stream, trim)
+    request.txn.changes += removed
+    return removed
 
 
-def _trim(work: ReferenceTrim, request: Request) -> Work:
+def _trim(work: ReferenceTrim, request: Request) -> Iterator[str]:
     db, key = request.db, request.argv[1]
     while (stream := db.stream(key, request.now_ms)) is not None and not work.step(db.groups(stream)):
         yield f"{work.removed} entries removed"
+
+
+def _trim_by_references(work: ReferenceTrim, request: Request) -> Work:
+    counted = 0
+    for done in _trim(work, request):
+        request.txn.changes += work.removed - counted
+        counted = work.removed
+        yield done
+    request.txn.changes += work.removed - counted
     return work.removed
 
 
@@ -263,4 +278,5 @@ def xsetid(request: Request) -> Reply:
         if entries_added is not None and entries_added < stream.length:
             raise CommandError(ENTRIES_ADDED_BELOW_LENGTH)
     stream.set_id(last_id, entries_added, max_deleted_id)
+    request.txn.changes += 1
     return OK

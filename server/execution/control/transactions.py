@@ -106,7 +106,7 @@ class Transactions:
 
     def _execute(self, request: Request, replies: TransactionReplies, noted: int = 0, *, keeps_queue: bool) -> Reply:
         """Run the queued commands if they may run; `replies` are released, or held by the reply."""
-        mark = len(self._txn.log)
+        mark, changes = len(self._txn.log), self._txn.changes
         try:
             queued = self._admit_queued(request)
             if queued is None:
@@ -118,7 +118,7 @@ class Transactions:
             reply = replies.reply()
         except SpoolError as error:
             if len(self._txn.log) > mark:
-                self._failures.roll_back(mark)
+                self._failures.roll_back(mark, changes)
             text = NO_ROOM.format(error).replace("\n", " ")
             undone = self._answer_undone(replies, error_line(text.encode()))
             if undone is None:
@@ -131,7 +131,7 @@ class Transactions:
             if not replies.has_lasting:
                 replies.release()
                 raise
-            line = self._failures.fault(client_command([b"EXEC"]), error, mark)[0]
+            line = self._failures.fault(client_command([b"EXEC"]), error, mark, changes)[0]
             undone = self._answer_undone(replies, line)
             assert undone is not None, "it has lasting replies"
             return undone

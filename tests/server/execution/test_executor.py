@@ -519,6 +519,37 @@ def test_an_exception_inside_a_transaction_undoes_the_whole_of_it(
     in_loop(body())
 
 
+def test_what_is_undone_takes_its_changes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        broken = Broken(monkeypatch, b"XDEL")
+        ticks = Ticks(tmp_path)
+        client, changes = ticks.connect(), lambda: ticks.engine.changes_since_checkpoint
+        await ticks.ask(client, "XADD s 1-1 f v", "XGROUP CREATE s g 0", *[f"XADD s 2-{n} f v" for n in range(10)])
+        await ticks.ask(client, "XREADGROUP GROUP g c STREAMS s >")  # one, and one for the consumer
+        assert changes() == 14
+        # a command, on both paths
+        await ticks.ask(client, "XADD s 3-1 f v", "XDEL s 1-1 2-1", "XADD s 3-2 f v", "xDel s 1-1", "XACK s g 1-1 2-1")
+        assert changes() == 18
+        # a transaction
+        await ticks.ask(client, "MULTI", "XADD t 1-1 f v", "XDEL s 1-1", "XADD t 1-2 f v", "EXEC", "XADD t 1-1 f v")
+        assert changes() == 19
+        broken.is_on = False
+        # a tick, then the one after it
+        ticks.files.free = 50
+        assert await ticks.ask(client, "XADD s 4-1 f v", "XDEL s 2-1 2-2") == [DISK_FULL, DISK_FULL]
+        assert changes() == 19
+        ticks.files.free = None
+        ticks.engine.check_space()
+        ticks.executor.gate.refresh()
+        await ticks.ask(client, "XDEL s 2-1 2-2")
+        assert changes() == 21
+        ticks.engine.checkpoint()
+        assert changes() == 0
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_bug_while_waiting_clients_are_served_is_their_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         broken = Broken(monkeypatch, b"XREAD")

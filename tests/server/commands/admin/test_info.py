@@ -175,7 +175,7 @@ def test_keys_are_counted_whose_deletion_ends_a_wait(client: RawClient, server: 
 def test_changes_since_the_last_save_are_counted(client: RawClient) -> None:
     client.ask("SAVE")
     client.pipeline([("XADD", "a", "*", "f", "v")] * 100)
-    assert 100 <= int(fields(client, "persistence")["rdb_changes_since_last_save"]) <= 101  # perhaps a SELECT
+    assert fields(client, "persistence")["rdb_changes_since_last_save"] == "100"
     client.ask("SAVE")
     assert fields(client, "persistence")["rdb_changes_since_last_save"] == "0"
 
