@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.wire import Run, Tail
 
-# More lent streams, or bytes of rows that are in no table, make the next checkpoint longer than some 12 ms.
-_MAX_STREAMS = 1024
-_MAX_BYTES = 1 << 21  # they fit into the processor's cache
+# Bytes of rows that are in no table: as many as fit into the processor's cache.
+_MAX_BYTES = 1 << 21
 # Streams that are taken back at once, or whose rows are put into the table at once: less than a millisecond.
 BATCH = 16
 
@@ -66,10 +65,7 @@ class LentStreams:
         return count
 
     def settle(self, take_back: Callable[[bytes], object]) -> None:
-        """Keep within the bounds of streams that are lent, and of rows that wait to be put or deleted."""
-        if len(self._tails) > _MAX_STREAMS:
-            for key in self.oldest_keys():
-                take_back(key)
+        """Keep within the bound of rows that wait to be put or deleted."""
         while self._size > self.max_bytes and self._tails:
             self.put_part(take_back)
 

@@ -25,7 +25,7 @@ from riverbed.server.protocol import request_reader
 from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
-from riverbed.store.databases import lent
+from riverbed.store.databases import lent, transaction
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
 from riverbed.store.tables.environment import TABLES
@@ -343,10 +343,19 @@ def test_what_was_appended_is_seen_by_whoever_looks_at_the_stream(tmp_path: Path
         same(tmp_path / str(number), asked(*run, *run, line, *run, "XRANGE s - +", "XRANGE z - +", "XINFO STREAM t"))
 
 
-def test_more_streams_than_are_lent_at_once(tmp_path: Path) -> None:
-    with patch.object(lent, "_MAX_STREAMS", 3), patch.object(lent, "BATCH", 2):
-        lines = [f"XADD k{number % 7} * f v{number}" for number in range(200)]
-        assert len(same(tmp_path, asked(*lines, *lines, "XRANGE k0 - +"))) == 401
+def test_more_streams_than_are_kept_in_memory(tmp_path: Path) -> None:
+    lines = [f"XADD k{number % 7} * f v{number}" for number in range(200)]
+    lent_counts: list[int] = []
+
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        replies = await ticks.ask(client, *lines) + await ticks.ask(client, *lines)
+        lent_counts.append(ticks.engine.txn.databases[0].lent_count)
+        return replies + await ticks.ask(client, "XRANGE k0 - +")
+
+    with patch.object(transaction, "CACHED_BYTES", 3 * 1100), patch.object(lent, "BATCH", 2):
+        assert len(same(tmp_path, scenario)) == 401
+    assert max(lent_counts) <= 3
     with patch.object(lent, "_MAX_BYTES", 300):
         assert len(same(tmp_path / "bytes", asked(*lines, *lines, "XRANGE k0 - +"))) == 401
 
