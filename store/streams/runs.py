@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, pack_id, unpack_id
+from riverbed.store.ids import MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams.nodes import first_node
 from riverbed.store.streams.trimming import trim_front
@@ -78,7 +78,7 @@ def take_back(stream: Stream, tail: Tail) -> None:
         if count:
             if not stream.length:
                 stream.first_id = unpack_id(first)
-            _count_in(stream, count, size, unpack_id(last))
+            stream.count_in(count, size, unpack_id(last))
     if tail.trimmed:
         trim_front(stream, Trim(Strategy.MAXLEN, stream.length - tail.trimmed, approximate=False))
 
@@ -96,18 +96,10 @@ def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:
     that no client waits for or watches the key.  Logs `XADD key id f v ...`.
     """
     txn = stream.txn
-    key = stream.prefix + entry_id.to_bytes(ID_BYTES, "big")
+    key = stream.prefix + pack_id(entry_id)
     row, size, log, reply = expand_one(run, key, _log_head(stream, run))
-    put = txn.put_entry  # a local name: Python would call `txn.put_entry(...)` slowly, like a method
-    put(key, row)
-    total = stream.tail_total
-    if total == 0 or total >= txn.node_max_entries or stream.tail_bytes + size >= txn.node_max_bytes:
-        stream.open_node(entry_id)
-        if size >= txn.node_max_bytes:
-            txn.largest_row = UNBOUNDED_ROW
-    if not stream.length:
-        stream.first_id = entry_id
-    _count_in(stream, 1, size, entry_id)
+    txn.put_entry(key, row)
+    stream.enter(entry_id, size)
     txn.log.append(log)
     txn.changes += 1
     return reply
@@ -148,18 +140,7 @@ def load_run(stream: Stream, run: Run, rows: Rows) -> int:
             stream.open_node(unpack_id(rows[mark][0][_PREFIX_BYTES:]))
         if not stream.length:
             stream.first_id = unpack_id(rows[mark][0][_PREFIX_BYTES:])
-        _count_in(stream, made, size, unpack_id(last[_PREFIX_BYTES:]))
+        stream.count_in(made, size, unpack_id(last[_PREFIX_BYTES:]))
         at += made
     txn.changes += at
     return at
-
-
-def _count_in(stream: Stream, count: int, size: int, last_id: StreamID) -> None:
-    """Count `count` entries, up to `last_id`, into the tail node and the stream."""
-    stream.tail_total += count
-    stream.tail_bytes += size
-    stream.length += count
-    stream.entries_added += count
-    stream.last_id = stream.last_live_id = stream.tail_last_id = last_id
-    if not stream.dirty:
-        stream.touch()

@@ -158,35 +158,19 @@ class Stream(ReadableStream):
         id_wire = id_bulk(entry_id)
         array = ARRAY_HEADS[count] if count < 1024 else array_head(count)
         log_head = self.log_heads.get(count) or self.log_head(count)
-        row_key = self.prefix + entry_id.to_bytes(16, "big")
-        put = txn.put_entry  # a local name: Python would call `txn.put_entry(...)` slowly, like a method
+        row_key = self.prefix + pack_id(entry_id)
         if sum(map(len, words)) < _LONG_BYTES:
             body = encode_words(words)
             size = len(body)
-            put(row_key, seal(self.prefix, id_wire + array + body))
+            txn.put_entry(row_key, seal(self.prefix, id_wire + array + body))
             line = log_head + id_wire + body
         else:
             # LMDB keeps a copy of the row, which is gone before the line is made.
             pieces = word_pieces(words)
             size = sum(map(len, pieces))
-            put(row_key, sealed_row(self.prefix, [id_wire, array, *pieces]))
+            txn.put_entry(row_key, sealed_row(self.prefix, [id_wire, array, *pieces]))
             line = b"".join((log_head, id_wire, *pieces))
-
-        total = self.tail_total
-        if total == 0 or total >= txn.node_max_entries or self.tail_bytes + size >= txn.node_max_bytes:
-            self.open_node(entry_id)
-            total = 0
-            if size >= txn.node_max_bytes:
-                txn.largest_row = UNBOUNDED_ROW
-        self.tail_total = total + 1
-        self.tail_bytes += size
-        if not self.length:
-            self.first_id = entry_id
-        self.length += 1
-        self.entries_added += 1
-        self.last_id = self.last_live_id = self.tail_last_id = entry_id
-        if not self.dirty:
-            self.touch()
+        self.enter(entry_id, size)
 
         namespace = self.namespace
         if txn.log_db != namespace.number:
@@ -196,6 +180,27 @@ class Stream(ReadableStream):
         if self.key in namespace.interest:
             txn.notify(Change.APPENDED, namespace, self.key)
         return id_wire
+
+    def enter(self, entry_id: StreamID, size: int) -> None:
+        """Count an entry with `size` bytes of fields, put behind all others; a full tail becomes a node."""
+        txn = self.txn
+        total = self.tail_total
+        if total == 0 or total >= txn.node_max_entries or self.tail_bytes + size >= txn.node_max_bytes:
+            self.open_node(entry_id)
+            if size >= txn.node_max_bytes:
+                txn.largest_row = UNBOUNDED_ROW
+        if not self.length:
+            self.first_id = entry_id
+        self.count_in(1, size, entry_id)
+
+    def count_in(self, count: int, size: int, last_id: StreamID) -> None:
+        """Count `count` entries with `size` bytes of fields, up to `last_id`, into the tail node and the stream."""
+        self.tail_total += count
+        self.tail_bytes += size
+        self.length += count
+        self.entries_added += count
+        self.last_id = self.last_live_id = self.tail_last_id = last_id
+        self.touch()
 
     def log_head(self, word_count: int) -> bytes:
         """The bytes that an XADD with `word_count` fields and values begins with in the log; kept in `log_heads`."""
