@@ -204,7 +204,7 @@ def _check_run(
         view.add("pel_by_consumer", run_place, f"is missing in the list of consumer {consumer_no}")
     listed = view.get("pel_by_time", pending.time_key(group_no, run))
     if consumer_no == pending.UNOWNED:
-        if run.time_ms >= group.next_release_no:
+        if run.moment >= group.next_release_no:
             reason = f"release {run.time_ms}, and {group.next_release_no} is the next to be given out"
             view.add("pel", run_place, reason)
         if listed != run.last:
@@ -240,8 +240,8 @@ def _check_order(view: View, where: str, group_no: int) -> Pass:
     prefix = pending.group_prefix(group_no)
     for packed, row in view.rows("pel_by_time", prefix):
         yield
-        holder, size = (row, ID_BYTES) if row else (packed, pending.TIME_KEY_BYTES)
-        last_id = view.decode("pel_by_time", show(packed), _decode_last_id, holder, size)
+        holder, sizes = (row, (ID_BYTES,)) if row else (packed, (pending.TIME_KEY_BYTES, pending.TURN_KEY_BYTES))
+        last_id = view.decode("pel_by_time", show(packed), _decode_last_id, holder, *sizes)
         if last_id is None:
             continue
         key = prefix + pack_id(last_id)
@@ -254,9 +254,9 @@ def _check_order(view: View, where: str, group_no: int) -> Pass:
             view.add("pel_by_time", run_place, "is not pending since then")
 
 
-def _decode_last_id(packed: bytes, size: int) -> StreamID:
-    if len(packed) != size:
-        raise ValueError(f"{len(packed)} bytes instead of {size}")
+def _decode_last_id(packed: bytes, *sizes: int) -> StreamID:
+    if len(packed) not in sizes:
+        raise ValueError(f"{len(packed)} bytes instead of {' or '.join(map(str, sizes))}")
     return unpack_id(pending.last_in_key(packed))
 
 

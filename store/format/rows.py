@@ -12,7 +12,7 @@ from typing import Final
 
 from riverbed.store.ids import ID_BYTES, StreamID
 
-FORMAT_VERSION: Final = 5
+FORMAT_VERSION: Final = 6
 # Whose tables are read as well, and go on as the present version when they are opened for writing.
 OLDEST_VERSION: Final = 2
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.store.errors import DamagedRowError
@@ -21,7 +23,6 @@ from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.streams import packed_ids_of
 from riverbed.store.groups.consumers import Members
 from riverbed.store.groups.known_consumers import Consumer
-from riverbed.store.groups.young import Delivery
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.model import Change
 from riverbed.store.wire import show_pending
@@ -293,7 +294,7 @@ class Group(Members):
             # a group without pending entries may have dead runs, whose keys a new run must not take
             if not is_past_all and self.pel.holds_any_from(StreamID(before + 1)):
                 # the position was set back: some entries may be pending already, and their counts start again at 1
-                self._assign(dict.fromkeys(packed_ids, (consumer.consumer_no, now_ms, 1)), consumer)
+                self._give(consumer, dict.fromkeys(packed_ids, 1), now_ms)
             else:
                 self.pel.add_new(packed_ids, consumer.consumer_no, now_ms)
                 self.pel_count += len(rows)
@@ -302,7 +303,7 @@ class Group(Members):
             consumer.active_ms = now_ms
             bulks = id_bulks(rows)
             self._recent_deliveries.note(packed_ids, bulks)
-            self._log_claims(consumer, {1: (len(rows), bulks)}, now_ms)
+            self._log_claims(consumer, [(1, len(rows), bulks)], now_ms)
 
     def deliver_one(self, consumer: Consumer, row_key: bytes, row: bytes, now_ms: int, *, in_transaction: bool) -> None:
         """`deliver` one entry, which becomes pending, in a third of the time: most reads of groups are for one.
@@ -345,18 +346,17 @@ class Group(Members):
     def claim(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int, now_ms: int) -> None:
         """Make `consumer` the owner of entries, delivered at `time_ms`; `counts` has delivery counts by packed ID.
 
-        Logs one XCLAIM for each distinct count.
+        They are delivered in the order of `counts`.  Logs one XCLAIM for each run of equal counts.
         """
         if counts:
-            no = consumer.consumer_no
-            self._assign({packed: (no, time_ms, count) for packed, count in counts.items()}, consumer)
+            self._give(consumer, counts, time_ms)
             consumer.active_ms = now_ms
             self.touch(consumer)
-            self._log_claims(consumer, _by_count(counts), time_ms)
+            self._log_claims(consumer, _equal_counts(counts), time_ms)
 
     def claim_one(self, consumer: Consumer, packed: bytes, text: bytes, owner_no: int, count: int, now_ms: int) -> None:
         """`claim` an entry from the owner that `pel.standing` has found; `text` is its canonical ID.  Logs XCLAIM."""
-        self._move_one(packed, (consumer.consumer_no, now_ms, count), owner_no, consumer)
+        self._move_one(packed, consumer, now_ms, count, owner_no)
         consumer.active_ms = now_ms
         self._mark(consumer)
         how = (now_ms, count, self.last_id)
@@ -381,14 +381,14 @@ class Group(Members):
         is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
         standing = None if is_past_all or len(packed_ids) > 1 else self.pel.standing(packed_ids[0])
         if standing is not None and standing[0] != UNOWNED:
-            self._move_one(packed_ids[0], (consumer.consumer_no, time_ms, count), standing[0], consumer)
+            self._move_one(packed_ids[0], consumer, time_ms, count, standing[0])
         elif is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
             self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
             self.pel_count += len(packed_ids)
             consumer.pel_count += len(packed_ids)
             self._pel_end = unpack_id(packed_ids[-1])
         else:
-            self._assign(dict.fromkeys(packed_ids, (consumer.consumer_no, time_ms, count)), consumer)
+            self._give(consumer, dict.fromkeys(packed_ids, count), time_ms)
         consumer.active_ms = time_ms
         self.touch(consumer)
         self._logged_position = (self.last_id, self.entries_read)
@@ -403,10 +403,9 @@ class Group(Members):
         """Deliver entries again to their owner: each count rises by one; `active_ms` stays.  Logs XCLAIM."""
         counts = _once_more(entries)
         if counts:
-            no = consumer.consumer_no
-            self._assign({packed: (no, now_ms, count) for packed, count in counts.items()}, consumer)
+            self._give(consumer, counts, now_ms)
             self.touch(consumer)
-            self._log_claims(consumer, _by_count(counts), now_ms)
+            self._log_claims(consumer, _equal_counts(counts), now_ms)
 
     def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None) -> int:
         """Remove entries from the list; -> how many were pending.  Logs XACK of these.
@@ -509,7 +508,10 @@ class Group(Members):
         self._next_release_no += len(counts)
         # if an entry occurs twice, its last release counts
         numbered = enumerate(counts, first_no)
-        self._assign({pack_id(entry_id): (UNOWNED, no, count) for no, (entry_id, count) in numbered}, None)
+        wanted = {pack_id(entry_id): (UNOWNED, no, count) for no, (entry_id, count) in numbered}
+        self._pel_end = None
+        released = self._left_owners(self.pel.release(wanted))
+        self.released_count += released
         self.touch()
         txn = self.stream.txn
         for count, entry_ids in _runs(counts):
@@ -518,10 +520,14 @@ class Group(Members):
             txn.log_extension(self.stream.namespace.number, [*words, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
         txn.notify_interest(Change.RELEASED, self.stream.namespace, self.stream.key)
 
-    def _assign(self, wanted: dict[bytes, Delivery], owner: Consumer | None) -> None:
-        """Give entries, by packed ID, to `owner`, whose number `wanted` has; they may have had another one or none."""
+    def _give(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int) -> None:
+        """Give entries to a consumer, as `claim`; they may have had another owner or none."""
         self._pel_end = None
-        former = self.pel.assign(wanted)
+        given = self._left_owners(self.pel.give(counts, consumer.consumer_no, time_ms))
+        self._move_count(consumer, given)
+
+    def _left_owners(self, former: dict[int | None, int]) -> int:
+        """Count what owners have lost, None those entries that were not pending; -> how many entries these are."""
         total = 0
         for consumer_no, count in former.items():
             total += count
@@ -531,14 +537,11 @@ class Group(Members):
                 self.released_count -= count
             else:
                 self._move_count(self.consumers.numbered(consumer_no), -count)
-        if owner is None:
-            self.released_count += total
-        else:
-            self._move_count(owner, total)
+        return total
 
-    def _move_one(self, packed: bytes, delivery: Delivery, owner_no: int, consumer: Consumer) -> None:
-        """`_assign` an entry of the owner `owner_no`, without writing it."""
-        self.pel.move_one(packed, delivery)
+    def _move_one(self, packed: bytes, consumer: Consumer, time_ms: int, count: int, owner_no: int) -> None:
+        """`_give` an entry of the owner `owner_no`, without writing it."""
+        self.pel.move_one(packed, consumer.consumer_no, time_ms, count)
         self._move_count(self.consumers.numbered(owner_no), -1)
         consumer.pel_count += 1
 
@@ -558,14 +561,14 @@ class Group(Members):
         """Count words that a consumer keeps of a long key: each of its consumers has them in memory."""
         self.stream.txn.cached_bytes += max(len(head) - _SHORT_HEAD, 0)
 
-    def _log_claims(self, consumer: Consumer, by_count: dict[int, tuple[int, bytes]], time_ms: int) -> None:
-        """Log one XCLAIM for each delivery count; Redis writes one for each entry.
+    def _log_claims(self, consumer: Consumer, claims: list[tuple[int, int, bytes]], time_ms: int) -> None:
+        """Log XCLAIMs; Redis writes one for each entry.
 
-        `by_count` has (how many IDs, their bulk strings) for each count.
+        One for each of `claims`: (delivery count, how many IDs, their bulk strings).
         """
         head = self._claim_head(consumer)
         time_text, last_id = b"%d" % time_ms, id_text(self.last_id)
-        for count, (size, bulks) in by_count.items():
+        for count, size, bulks in claims:
             how = _CLAIM_END % (len(time_text), time_text, bulk(b"%d" % count), len(last_id), last_id)
             self._log_wire(b"*%d\r\n%b%b%b" % (13 + size, head, bulks, how))
         self._logged_position = (max(self.last_id, self._logged_position[0]), self._logged_position[1])
@@ -578,12 +581,16 @@ def _once_more(entries: list[PendingEntry]) -> dict[bytes, int]:
     return {pack_id(entry.entry_id): min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
 
 
-def _by_count(counts: dict[bytes, int]) -> dict[int, tuple[int, bytes]]:
-    """For each delivery count: how many IDs have it, and their bulk strings."""
-    packed_ids: dict[int, list[bytes]] = {}
-    for packed, count in counts.items():
-        packed_ids.setdefault(count, []).append(packed)
-    return {count: (len(those), _bulks(those)) for count, those in packed_ids.items()}
+def _equal_counts(counts: dict[bytes, int]) -> list[tuple[int, int, bytes]]:
+    """For each run of equal delivery counts: the count, how many IDs it has, and their bulk strings.
+
+    The log must have them in their order: it is the order in which they are claimed again, if they come at one time.
+    """
+    found = []
+    for count, pairs in groupby(counts.items(), itemgetter(1)):
+        those = [packed for packed, _ in pairs]
+        found.append((count, len(those), _bulks(those)))
+    return found
 
 
 def _bulks(packed_ids: list[bytes]) -> bytes:

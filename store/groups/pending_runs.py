@@ -1,11 +1,11 @@
 """The runs of one group: how pending entries lie in the tables, and all that is asked of them.
 
-A **run** is a row for up to a hundred neighbouring entries of one owner with the same delivery time and count, such as
+A **run** is a row for up to a hundred neighbouring entries of one owner with the same delivery time, turn and count, as
 the entries that one XREADGROUP has delivered.  Three tables hold it:
 
     pel               group_no, last id                -> consumer_no, delivery_time_ms, delivery_count, id id id ...
     pel_by_consumer   group_no, consumer_no, last id   -> nothing
-    pel_by_time       group_no, time + 1, last id      -> nothing         the longest idle first
+    pel_by_time       group_no, time + 1, turn, last id -> nothing        the longest idle first
                       group_no, 0, release_no          -> last id         entries without owner, in order of release
 
     3-0 4-0 5-0 6-0 7-0 8-0 9-0      delivered to Alice, three at a time
@@ -18,7 +18,7 @@ Only the run names its owner.  DELCONSUMER of a consumer with a million pending 
 number.  A run under a number that no consumer has is dead: every reader skips it, and it waits for the purge
 (`store/tables/dead_rows.py`).  Memory holds no copy of the runs in the tables.
 
-Idle entries of one millisecond are in ID order; in Redis they are in the order of delivery until Redis restarts.
+The turn orders entries that were delivered in one millisecond; see `insertions.py`.
 
 Rows and trees may have flipped bits.  A search therefore looks at the rows on both sides of where it ends, and raises
 DamagedRowError instead of an answer that lacks a run.
@@ -387,6 +387,22 @@ class PendingRuns:
             raise DamagedRowError(_IN_INDEX)
         self._require_place_of(run, last)
         return run  # the index has changed since the key was read
+
+    def _last_below(self, past: bytes) -> Run | None:
+        """The run with an owner, dead or alive, that the tables have last in the index by time below the key `past`.
+
+        None when the group has none there.  Raises DamagedRowError.
+        """
+        cursor = self._txn.cursor("pel_by_time")
+        if not seek_below(cursor, past):
+            return None
+        key, value = cursor.item()
+        if value or not key.startswith(self._prefix):
+            return None
+        run = self._run_in(self._txn.cursor("pel"), last_in_key(key))
+        if run is None or time_key(self._group_no, run) != key:
+            raise DamagedRowError(_IN_INDEX)
+        return run
 
     def _require_place_of(self, run: Run | None, last: bytes) -> None:
         """Raise DamagedRowError if this is the run that ends with `last`, and the index by time does not lead to it."""

@@ -38,9 +38,9 @@ MAX_CHANGED: Final = 3072
 # So many of them are written at once while clients wait: whole runs, if they are neighbours.
 MAX_PART = 5 * MAX_IN_RUN
 
-# (owner, delivery time, delivery count); without an owner (UNOWNED, release number, delivery count).
+# (owner, moment, delivery count); `format/pending.py` says what a moment is.
 Delivery = tuple[int, int, int]
-# Owner, delivery time, delivery count, packed IDs: what a run is made of.
+# Owner, moment, delivery count, packed IDs: what a run is made of.
 Batch = tuple[int, int, int, bytes]
 
 
@@ -56,18 +56,18 @@ class Young:
         self.changed: dict[bytes, Delivery | None] = {}
         self._order: list[bytes] = []  # IDs of `changed` that parts are drained of, descending
 
-    def add(self, packed_ids: list[bytes], consumer_no: int, time_ms: int, delivery_count: int) -> bool:
+    def add(self, packed_ids: list[bytes], consumer_no: int, moment: int, delivery_count: int) -> bool:
         """Add ascending IDs that are above all others of the group; -> whether there is room for more."""
         for at in range(0, len(packed_ids), MAX_IN_RUN):
             packed = b"".join(packed_ids[at : at + MAX_IN_RUN])
-            self.batches[packed_ids[at]] = (consumer_no, time_ms, delivery_count, packed)
+            self.batches[packed_ids[at]] = (consumer_no, moment, delivery_count, packed)
         txn = self._txn
         txn.young_ids += len(packed_ids)
         return txn.young_ids <= MAX_YOUNG
 
-    def add_one(self, packed: bytes, consumer_no: int, time_ms: int) -> bool:
+    def add_one(self, packed: bytes, consumer_no: int, moment: int) -> bool:
         """As `add`, for one ID that is delivered for the first time."""
-        self.batches[packed] = (consumer_no, time_ms, 1, packed)
+        self.batches[packed] = (consumer_no, moment, 1, packed)
         txn = self._txn
         txn.young_ids += 1
         return txn.young_ids <= MAX_YOUNG

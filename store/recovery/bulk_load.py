@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.format.pending import MAX_TIME_MS
 from riverbed.store.format.resp import BULK_HEADS, array_head, encode_words
 from riverbed.store.ids import ID_BYTES, MIN_ID, SEQ_BITS, pack_id, parse_id, unpack_id
 from riverbed.store.model import Change
@@ -226,7 +227,7 @@ def _claim(db: Database, words: list[bytes]) -> bool:
         return False
     time_ms, count = _number(how[1]), _number(how[3])
     stream = db.stream(words[1], 0)
-    if time_ms is None or count is None or stream is None or not stream.group_count:
+    if time_ms is None or time_ms > MAX_TIME_MS or count is None or stream is None or not stream.group_count:
         return False
     group = db.groups(stream).get(words[2])
     packed_ids = _packed_ids(words[_FIRST_ID:end])

@@ -184,7 +184,7 @@ class GroupsRewrite:
                 continue
             ids = [packed for packed in run.ids() if entries.has(packed) is not missing]
             if ids:
-                yield Run(run.consumer_no, run.time_ms, run.delivery_count, b"".join(ids))
+                yield Run(run.consumer_no, run.moment, run.delivery_count, b"".join(ids))
 
 
 def _stand_in(group: LiveGroup) -> int | None:

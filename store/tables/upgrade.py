@@ -1,7 +1,7 @@
 """What tables of an earlier format version lack when they are opened for writing.
 
 Version 5 added the rows of names to table `groups`.  All other differences are in rows, which stay as they are until
-they are written.
+they are written: the turns of version 6, which older programs would take for times, are 0 in all of them.
 """
 
 from __future__ import annotations

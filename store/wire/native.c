@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 16            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 17            /* raise it, here and in `interface.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -45,9 +45,11 @@
 #define ID_BYTES (2 * HALF_BYTES)
 #define KEY_BYTES (PREFIX_BYTES + ID_BYTES)
 #define MIN_ROOM 512            /* of a buffer */
-#define RUN_TIME_AT 4           /* a run of pending entries: consumer_no:u32 delivery_time_ms:u64 delivery_count:u64 */
+#define RUN_MOMENT_AT 4         /* a run of pending entries: consumer_no:u32 moment:u64 delivery_count:u64 */
 #define RUN_COUNT_AT 12
 #define RUN_HEAD_BYTES 20       /* then the IDs */
+#define TURN_AT 48              /* in a moment: the turn, over the delivery time; without an owner it is a release_no */
+#define TURN_BYTES 2
 #define CHECKSUM_BYTES 4        /* behind a run; those of format version 2 have none */
 #define SEAL_BYTES 5            /* behind the row of an entry: CRC-32C of the stream's number and the row, and the mark */
 #define SEAL_MARK '\1'
@@ -1399,6 +1401,13 @@ show_run(Buffer *buffer, const char *row, Py_ssize_t size, const char *first, co
     return shown;
 }
 
+/* The delivery time in the moment of an entry that has an owner. */
+static uint64_t
+time_of(uint64_t moment)
+{
+    return moment & (((uint64_t)1 << TURN_AT) - 1);
+}
+
 /* Append what is asked for of `rows`.  -> how many entries; -1 with an exception set. */
 static Py_ssize_t
 show_runs(Buffer *buffer, const char *prefix, PyObject *rows, const char *first, const char *last, PyObject *owners, long long now_ms,
@@ -1428,7 +1437,7 @@ show_runs(Buffer *buffer, const char *prefix, PyObject *rows, const char *first,
             return -1;
         long long idle_ms = -1;
         if (number) {
-            long long time_ms = (long long)(get_big_endian(row + RUN_TIME_AT) & INT64_MAX);
+            long long time_ms = (long long)time_of(get_big_endian(row + RUN_MOMENT_AT));
             if (time_ms > until_ms)
                 continue;
             idle_ms = now_ms > time_ms ? now_ms - time_ms : 0;
@@ -1474,7 +1483,7 @@ show_pending(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t coun
 /* What the entries of a run have in common: its owner, when they were delivered, and how often. */
 typedef struct {
     uint32_t owner;
-    uint64_t time_ms, count;
+    uint64_t moment, count;
 } Delivery;
 
 /* A run: what its entries have in common, and where its IDs are in a buffer. */
@@ -1487,7 +1496,7 @@ typedef struct {
 static int
 is_like(const Delivery *one, const Delivery *other)
 {
-    return one->owner == other->owner && one->time_ms == other->time_ms && one->count == other->count;
+    return one->owner == other->owner && one->moment == other->moment && one->count == other->count;
 }
 
 static Piece *
@@ -1529,7 +1538,7 @@ join_last(Buffer *pieces, size_t first, Py_ssize_t most)
     }
 }
 
-/* (owner, delivery time, delivery count); None is an acknowledged entry.  -> 1, 0 for None, -1 with an exception set. */
+/* (owner, moment, delivery count); None is an acknowledged entry.  -> 1, 0 for None, -1 with an exception set. */
 static int
 take_delivery(PyObject *item, Delivery *delivery)
 {
@@ -1545,7 +1554,7 @@ take_delivery(PyObject *item, Delivery *delivery)
         if (numbers[i] == (unsigned long long)-1 && PyErr_Occurred())
             return -1;
     }
-    if (numbers[0] > UINT32_MAX || numbers[1] == UINT64_MAX) {
+    if (numbers[0] > UINT32_MAX) {
         PyErr_SetString(PyExc_OverflowError, "too large for a run");
         return -1;
     }
@@ -1559,7 +1568,7 @@ static int
 cut_run(const char *row, Py_ssize_t size, PyObject *order, PyObject *changed, Py_ssize_t *at, Py_ssize_t most,
         Buffer *ids, Buffer *old, Buffer *new, size_t first)
 {
-    Delivery own = {get_u32(row), get_big_endian(row + RUN_TIME_AT), get_big_endian(row + RUN_COUNT_AT)};
+    Delivery own = {get_u32(row), get_big_endian(row + RUN_MOMENT_AT), get_big_endian(row + RUN_COUNT_AT)};
     Piece *open = NULL;
     int is_own = 0;             /* the open piece keeps the delivery of the run */
     if (make_room(ids, (size_t)size) == NULL)
@@ -1612,9 +1621,17 @@ put_key(char *to, int table, const char *prefix, const Delivery *delivery, const
         to = put_u32(to, delivery->owner);
     if (table != BY_TIME)
         return put_bytes(to, last, ID_BYTES);
-    if (delivery->owner)
-        return put_bytes(put_big_endian(to, delivery->time_ms + 1), last, ID_BYTES);
-    return put_big_endian(put_big_endian(put_big_endian(to, 0), 0), delivery->time_ms);
+    if (!delivery->owner)
+        return put_big_endian(put_big_endian(put_big_endian(to, 0), 0), delivery->moment);
+    to = put_big_endian(to, time_of(delivery->moment) + 1);
+    uint64_t turn = delivery->moment >> TURN_AT;
+    if (turn) {                 /* behind all IDs of the first turn, whose keys name none */
+        memset(to, 0xff, ID_BYTES);
+        to += ID_BYTES;
+        *to++ = (char)(turn >> 8);
+        *to++ = (char)turn;
+    }
+    return put_bytes(to, last, ID_BYTES);
 }
 
 /* Whether a row that is put under the same last ID would be the one that is there. */
@@ -1623,13 +1640,13 @@ stays(int table, const Delivery *was, const Delivery *is)
 {
     if (table == BY_OWNER)
         return was->owner == is->owner;
-    return table == BY_TIME && was->time_ms == is->time_ms && !was->owner == !is->owner;
+    return table == BY_TIME && was->moment == is->moment && !was->owner == !is->owner;
 }
 
 static PyObject *
 make_key(int table, const char *prefix, const Delivery *delivery, const char *last)
 {
-    char key[PREFIX_BYTES + HALF_BYTES + ID_BYTES];
+    char key[PREFIX_BYTES + HALF_BYTES + ID_BYTES + TURN_BYTES + ID_BYTES];
     return PyBytes_FromStringAndSize(key, put_key(key, table, prefix, delivery, last) - key);
 }
 
@@ -1647,7 +1664,7 @@ make_value(int table, uint32_t begin, const Piece *piece, const char *ids)
         return NULL;
     char *start = PyBytes_AsString(row), *to = start;
     to = put_u32(to, delivery->owner);
-    to = put_big_endian(put_big_endian(to, delivery->time_ms), delivery->count);
+    to = put_big_endian(put_big_endian(to, delivery->moment), delivery->count);
     to = put_bytes(to, ids + piece->begin, size);
     put_u32(to, ~add_crc(begin, start, to - start));
     return row;
@@ -1725,7 +1742,7 @@ cut_runs(const char *prefix, PyObject *rows, PyObject *order, PyObject *changed,
     return -1;
 }
 
-PyDoc_STRVAR(open_run_doc, "open_run(key, row) -> (owner, delivery time, delivery count, IDs)");
+PyDoc_STRVAR(open_run_doc, "open_run(key, row) -> (owner, moment, delivery count, IDs)");
 
 static PyObject *
 open_run(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
@@ -1739,7 +1756,7 @@ open_run(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     Py_ssize_t size = pending_size(add_crc(CRC_BEGIN, key, PREFIX_BYTES), row, PyBytes_Size(args[1]));
     if (size < 0)
         return NULL;
-    return Py_BuildValue("kKKy#", (unsigned long)get_u32(row), (unsigned long long)get_big_endian(row + RUN_TIME_AT),
+    return Py_BuildValue("kKKy#", (unsigned long)get_u32(row), (unsigned long long)get_big_endian(row + RUN_MOMENT_AT),
                          (unsigned long long)get_big_endian(row + RUN_COUNT_AT), row + RUN_HEAD_BYTES,
                          (Py_ssize_t)(size - RUN_HEAD_BYTES));
 }

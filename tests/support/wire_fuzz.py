@@ -347,7 +347,7 @@ def compare_pending(native: ModuleType, rng: random.Random) -> None:
 
     rows = [
         number(0, 1, 2, 3, 1 << 31, size=4)
-        + number(0, 5, 1_700_000_000_000, 1 << 62)
+        + number(0, 5, 1_700_000_000_000, 1 << 48 | 5, 0xFFFF << 48 | 1_700_000_000_000, MAX_HALF)
         + number(0, 1, MAX_HALF)
         + b"".join(sorted(packed_id() for _ in range(rng.randrange(6))))
         + b"x" * (rng.random() < 0.02)
@@ -374,15 +374,15 @@ def compare_changes(native: ModuleType, rng: random.Random) -> None:
     """The same for runs whose entries change: mostly neighbours in order, mostly with what makes them join or part."""
     prefix = rng.choice([3, 7]).to_bytes(8, "big")
     ids = sorted({rng.randrange(60).to_bytes(16, "big") for _ in range(rng.randrange(40))})
-    deliveries = [(1, 5, 1), (1, 5, 1), (2, 5, 1), (1, 6, 1), (1, 5, 2)]
+    deliveries = [(1, 5, 1), (1, 5, 1), (2, 5, 1), (1, 6, 1), (1, 5, 2), (1, 1 << 48 | 5, 1), (1, MAX_HALF, 1)]
     rows: list[tuple[bytes, bytes] | None] = []
     at = 0
     while at < len(ids):
         held = ids[at : at + rng.choice([1, 1, 2, 5, 12])]
-        owner, time_ms, count = rng.choice(deliveries)
+        owner, moment, count = rng.choice(deliveries)
         if len(held) == 1 and rng.random() < 0.3:
-            owner, time_ms = 0, at
-        row = owner.to_bytes(4, "big") + time_ms.to_bytes(8, "big") + count.to_bytes(8, "big") + b"".join(held)
+            owner, moment = 0, at
+        row = owner.to_bytes(4, "big") + moment.to_bytes(8, "big") + count.to_bytes(8, "big") + b"".join(held)
         if rng.random() < 0.9:
             row += crc32c(row, crc32c(rng.choice([prefix] * 30 + [b"", b"another"]))).to_bytes(4, "big")
         rows.append((prefix + held[-1], row))

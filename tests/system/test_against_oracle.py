@@ -25,6 +25,7 @@ from tests.support.oracle.replies import flat, without_tree
 from tests.support.scripts.generators import Command, Family, StreamCommands
 from tests.support.scripts.group_commands import GroupCommands, NewerCommands
 from tests.support.scripts.random_commands import FAMILIES, GROUP_COMMANDS, STREAM_COMMANDS, Commands
+from tests.support.store.stores import claim_order
 
 NODE_MAX_ENTRIES: Final = 4
 # All groups have very many consumers, and let go of them after each command.
@@ -67,6 +68,55 @@ POLICY_FAMILIES: Final = (
         (1, Commands.delete),
     ],
 )
+
+
+class OrderCommands(Commands):
+    """One group, whose few entries are delivered again and again, mostly in one of few milliseconds."""
+
+    def few(self) -> list[bytes]:
+        return [b"%d-0" % self.random.randint(1, 12) for _ in range(self.random.choice((1, 1, 2, 4)))]
+
+    def create(self) -> Command:
+        return [b"XGROUP", b"CREATE", b"a", b"g", b"0", b"MKSTREAM"]
+
+    def add(self) -> Command:
+        return [b"XADD", b"a", *self.few()[:1], b"f", b"v"]
+
+    def read(self) -> Command:
+        claim = [b"CLAIM", self.one_of((b"0", b"2", b"1000"))] if self.chance(0.3) else []
+        after = b"0" if not claim and self.chance(0.2) else b">"
+        head = [b"XREADGROUP", b"GROUP", b"g", self.consumer(), b"COUNT", self.number(1, 3)]
+        return [*head, *claim, b"STREAMS", b"a", after]
+
+    def claim(self) -> Command:
+        how = self.one_of(([], [], [b"IDLE", b"2"], [b"IDLE", b"3"], [b"TIME", b"1699999999999"]))
+        again = [b"RETRYCOUNT", self.number(0, 1)] if self.chance(0.2) else []
+        force = [b"FORCE"] if self.chance(0.5) else []
+        just_id = [b"JUSTID"] if self.chance(0.5) else []
+        return [b"XCLAIM", b"a", b"g", self.consumer(), b"0", *self.few(), *how, *again, *force, *just_id]
+
+    def claim_in_order(self) -> Command:
+        return [b"XAUTOCLAIM", b"a", b"g", self.consumer(), b"0", *self.few()[:1], b"COUNT", self.number(1, 5)]
+
+    def acknowledge(self) -> Command:
+        return [b"XACK", b"a", b"g", *self.few()]
+
+    def release(self) -> Command:
+        ids = self.few()
+        return [b"XNACK", b"a", b"g", b"FAIL", b"IDS", b"%d" % len(ids), *ids]
+
+
+ORDER_FAMILIES: Final = (
+    [
+        (6, OrderCommands.create),
+        (15, OrderCommands.add),
+        (12, OrderCommands.read),
+        (20, OrderCommands.claim),
+        (1, OrderCommands.claim_in_order),
+        (2, OrderCommands.acknowledge),
+        (2, OrderCommands.release),
+    ],
+)
 LOOK: Final = [
     words
     for key in (b"a", b"b")
@@ -98,6 +148,9 @@ class Subject:
     def look(self) -> None:
         for words in LOOK:
             self.check(words)
+        for key, stream in self.oracle.streams.items():
+            for name, group in stream.groups.items():
+                assert claim_order(self.product.session.db, key, name) == group.by_time(), (key, name)
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -175,6 +228,18 @@ class PolicyMachine(GroupMachine):
     families = POLICY_FAMILIES
 
 
+class OrderMachine(GroupMachine):
+    """The same with a vocabulary in which the order of deliveries differs from that of IDs."""
+
+    vocabulary = OrderCommands
+    families = ORDER_FAMILIES
+
+    @rule()
+    def take_back(self) -> None:
+        self.subject.product.undo(self.commands.command())
+        self.subject.look()
+
+
 class CrowdMachine(GroupMachine):
     """The same with groups that hold as few of their consumers in memory as they can, whose names are hard to find.
 
@@ -212,8 +277,10 @@ class CrowdPolicyMachine(CrowdMachine):
 
 TestGroups = GroupMachine.TestCase
 TestPolicies = PolicyMachine.TestCase
+TestOrder = OrderMachine.TestCase
 TestCrowds = CrowdMachine.TestCase
 TestCrowdsWithPolicies = CrowdPolicyMachine.TestCase
-TestGroups.settings = TestPolicies.settings = TestCrowds.settings = TestCrowdsWithPolicies.settings = settings(
+TestGroups.settings = TestPolicies.settings = TestOrder.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
+TestCrowds.settings = TestCrowdsWithPolicies.settings = TestGroups.settings

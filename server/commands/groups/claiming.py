@@ -19,7 +19,7 @@ from riverbed.server.commands.streams.entries import entry_wire, id_wire
 from riverbed.server.commands.streams.options import parse_range_start
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
-from riverbed.store.format.pending import UNOWNED
+from riverbed.store.format.pending import MAX_TIME_MS, UNOWNED, time_of
 from riverbed.store.format.resp import array_head, id_bulk
 from riverbed.store.groups.group import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
@@ -116,6 +116,7 @@ class _Claims:
             elif packed in self._counts:
                 count = self._next_count(self._counts[packed])
                 if is_new_idle and not (self._letters is not None and self._letters.exceeds(count)):
+                    del self._counts[packed]  # it moves behind those that were taken since
                     self._take(packed, row, count)
             elif (entry := pending.get(packed)) is not None:
                 if self._is_idle(entry):
@@ -272,7 +273,7 @@ def _claim_one(request: Request, *, just_id: bool) -> Reply:
     standing = None if packed is None else group.pel.standing(packed)
     if packed is None or standing is None or standing[0] == UNOWNED:
         return None
-    owner_no, time_ms, count = standing
+    owner_no, moment, count = standing
     if just_id:
         if not stream.has(unpack_id(packed)):
             return None
@@ -285,7 +286,7 @@ def _claim_one(request: Request, *, just_id: bool) -> Reply:
         count = min(count + 1, MAX_COUNT)
     now_ms = request.now_ms
     consumer = group.get_or_create(argv[3], now_ms)
-    if min_idle_ms > 0 and now_ms - time_ms < min_idle_ms:
+    if min_idle_ms > 0 and now_ms - time_of(owner_no, moment) < min_idle_ms:
         return []
     group.claim_one(consumer, packed, argv[5], owner_no, count, now_ms)
     request.txn.changes += 1
@@ -335,7 +336,8 @@ def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
     """-> (now, delivery time).  In a log, TIME is also the time of the claim."""
     now_ms = request.now_ms
     if request.from_log and options.time_ms is not None:
-        return options.time_ms, options.time_ms
+        time_ms = min(max(options.time_ms, 0), MAX_TIME_MS)
+        return time_ms, time_ms
     time_ms = now_ms
     if options.idle_ms is not None:
         time_ms = now_ms - options.idle_ms

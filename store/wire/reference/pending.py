@@ -10,10 +10,12 @@ from riverbed.store.wire.reference.ids import ID_BYTES, PREFIX_BYTES, unpacked
 from riverbed.store.wire.reference.rows import Rows
 
 _CHECKSUM_BYTES: Final = 4  # behind a run; those of format version 2 have none
-_RUN_HEAD: Final = 20  # consumer_no:u32 delivery_time_ms:u64 delivery_count:u64, then the IDs
+_RUN_HEAD: Final = 20  # consumer_no:u32 moment:u64 delivery_count:u64, then the IDs
+_TURN_AT: Final = 48  # in a moment: the turn, over the delivery time
+_BEHIND: Final = b"\xff" * ID_BYTES
 _NO_TIME: Final = bytes(8)
 
-# Owner, delivery time, delivery count; the owner 0 is none, and the time is then the number of the release.
+# Owner, moment, delivery count; the owner 0 is none, and the moment is then the number of the release.
 Delivery = tuple[int, int, int]
 _Piece = tuple[Delivery, list[bytes]]  # a run: its delivery and its IDs
 TableChange = tuple[list[bytes], Rows]  # keys that are gone, rows to be put
@@ -41,8 +43,8 @@ def show_pending(
     for row in rows:
         if len(shown) == most:
             break
-        (number, time_ms, deliveries), ids = _decoded(prefix, row)
-        owner = owners.get(number)
+        (number, moment, deliveries), ids = _decoded(prefix, row)
+        owner, time_ms = owners.get(number), _time_of(moment)
         if owner is None or (number and time_ms > until_ms):
             continue
         idle_ms = max(now_ms - time_ms, 0) if number else -1
@@ -113,7 +115,7 @@ def _table_change(old: list[bytes], new: Rows, *, stays: bool) -> TableChange:
 
 
 def open_run(key: bytes, row: bytes) -> tuple[int, int, int, bytes]:
-    """A row of `pel`; -> (owner, delivery time, delivery count, IDs).  ValueError when it is no run."""
+    """A row of `pel`; -> (owner, moment, delivery count, IDs).  ValueError when it is no run."""
     prefix, _ = unpacked(key)
     delivery, ids = _decoded(prefix, row)
     return *delivery, b"".join(ids)
@@ -127,17 +129,28 @@ def _decoded(prefix: bytes, row: bytes) -> _Piece:
             raise ValueError("this is no run")
     if len(row) < _RUN_HEAD or (len(row) - _RUN_HEAD) % ID_BYTES:
         raise ValueError("this is no run")
-    owner, time_ms, count = (int.from_bytes(row[a:b], "big") for a, b in ((0, 4), (4, 12), (12, 20)))
-    return (owner, time_ms, count), [row[at : at + ID_BYTES] for at in range(_RUN_HEAD, len(row), ID_BYTES)]
+    owner, moment, count = (int.from_bytes(row[a:b], "big") for a, b in ((0, 4), (4, 12), (12, 20)))
+    return (owner, moment, count), [row[at : at + ID_BYTES] for at in range(_RUN_HEAD, len(row), ID_BYTES)]
 
 
 def _rows_of_run(prefix: bytes, delivery: Delivery, ids: list[bytes]) -> Rows:
     """The (key, row) of a run in each of its three tables."""
-    owner, time_ms, count = delivery
-    row = owner.to_bytes(4, "big") + time_ms.to_bytes(8, "big") + count.to_bytes(8, "big") + b"".join(ids)
-    moment = (time_ms + 1).to_bytes(8, "big") + ids[-1] if owner else _NO_TIME + time_ms.to_bytes(ID_BYTES, "big")
+    owner, moment, count = delivery
+    row = owner.to_bytes(4, "big") + moment.to_bytes(8, "big") + count.to_bytes(8, "big") + b"".join(ids)
     return [
         (prefix + ids[-1], row + crc32c(row, crc32c(prefix)).to_bytes(_CHECKSUM_BYTES, "big")),
         (prefix + owner.to_bytes(4, "big") + ids[-1], b""),
-        (prefix + moment, b"" if owner else ids[-1]),
+        (prefix + _place(owner, moment) + (ids[-1] if owner else b""), b"" if owner else ids[-1]),
     ]
+
+
+def _time_of(moment: int) -> int:
+    return moment % (1 << _TURN_AT)
+
+
+def _place(owner: int, moment: int) -> bytes:
+    """What a key of `pel_by_time` has between the group and the last ID, which only runs with an owner have there."""
+    if not owner:
+        return _NO_TIME + moment.to_bytes(ID_BYTES, "big")
+    turn = moment >> _TURN_AT
+    return (_time_of(moment) + 1).to_bytes(8, "big") + (_BEHIND + turn.to_bytes(2, "big") if turn else b"")

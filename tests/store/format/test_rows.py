@@ -67,6 +67,9 @@ from riverbed.store.format.meta import (
 )
 from riverbed.store.format.packing import add_checksum, pack_row, rebind_row, unpack_row
 from riverbed.store.format.pending import (
+    ONE_TURN,
+    TIME_KEY_BYTES,
+    TURN_KEY_BYTES,
     UNOWNED,
     Run,
     decode_owner_no,
@@ -252,26 +255,33 @@ def test_the_documents_group_and_consumer() -> None:
 
 
 def test_the_documents_pending_entries() -> None:
-    (key, row), (released_key, released_row) = examples("pel")
+    (key, row), (released_key, released_row), (turned_key, turned_row) = examples("pel")
     last_id = pack_id(make_id(2, 0))
     assert key == group_prefix(3) + last_id
     run = Run.unpack(key, row)
     assert run.ids() == [pack_id(make_id(1, 1)), last_id]
-    assert (run.consumer_no, run.time_ms, run.delivery_count) == (1, DEADLINE_MS, 1)
+    assert (run.consumer_no, run.time_ms, run.turn, run.delivery_count) == (1, DEADLINE_MS, 0, 1)
     assert (owner_of_run(row), last_in_key(key)) == (1, run.last)
     assert run.pack(group_prefix(3)) == row
     released = Run.unpack(released_key, released_row)
     assert (released.consumer_no, released.time_ms, released.delivery_count) == (UNOWNED, 4, 2)
     assert released.ids() == [released_key[8:]] == [pack_id(make_id(2, 5))]
+    turned = Run.unpack(turned_key, turned_row)
+    assert (turned.consumer_no, turned.time_ms, turned.turn, turned.delivery_count) == (1, DEADLINE_MS, 3, 1)
+    assert turned.moment == 3 * ONE_TURN + DEADLINE_MS
+    assert turned.pack(group_prefix(3)) == turned_row
 
     ((key, row),) = examples("pel_by_consumer")
     assert (key, row) == (owner_prefix(3, 1) + last_id, b"")
     assert decode_owner_no(key) == 1
 
-    (key, row), (released_key, released_row) = examples("pel_by_time")
+    (key, row), (released_key, released_row), (turned_key, turned_row) = examples("pel_by_time")
     assert (key, row) == (time_prefix(3, DEADLINE_MS) + last_id, b"") == (time_key(3, run), b"")
     assert released_key == release_prefix(3) + (4).to_bytes(16, "big") == time_key(3, released)
     assert unpack_id(released_row) == make_id(2, 5)
+    assert (turned_key, turned_row) == (time_key(3, turned), b"")
+    assert (len(key), len(turned_key)) == (TIME_KEY_BYTES, TURN_KEY_BYTES)
+    assert time_prefix(3, DEADLINE_MS) + b"\xff" * 16 < turned_key < time_prefix(3, DEADLINE_MS + 1)
 
 
 def test_the_documents_notes_of_dead_rows() -> None:
@@ -463,7 +473,8 @@ def test_nodes_and_pending_entries_read_back(live: int, total: int, size: int, l
     assert NodeRow.unpack(KEY, NodeRow(live, total, size, last_id).pack(KEY)) == (live, total, size, last_id)
     key = group_prefix(3) + pack_id(last_id)
     run = Run.unpack(key, Run(live, size, total, pack_id(last_id)).pack(group_prefix(3)))
-    assert (run.consumer_no, run.time_ms, run.delivery_count, run.ids()) == (live, size, total, [pack_id(last_id)])
+    assert (run.consumer_no, run.moment, run.delivery_count, run.ids()) == (live, size, total, [pack_id(last_id)])
+    assert (run.time_ms + run.turn * ONE_TURN, run.turn) == (size, size >> 48 if live else 0)
 
 
 def test_a_run_belongs_to_its_group_unless_an_older_version_has_written_it() -> None:

@@ -19,7 +19,7 @@ from riverbed.store.ids import MAX_ID
 from riverbed.store.tables.transaction import PART
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
-from tests.support.store.stores import Store, rewrite, sid
+from tests.support.store.stores import Store, claim_order, rewrite, sid
 
 READ = "XREADGROUP GROUP {} {} COUNT {} STREAMS {} >"
 # Every kind of entry in the list of `g`: read one by one and together, by two consumers, in one millisecond and later.
@@ -142,6 +142,7 @@ class Twin:
             self.product.session.db = self.product.engine.txn.databases[number]
             if self.product.session.db.size:
                 found += [self.run(line) for line in LOOKS]
+                found += [claim_order(self.product.session.db, key) for key in (b"s", b"t", b"u")]
         self.product.session.db = self.product.engine.txn.databases[0]
         return found
 

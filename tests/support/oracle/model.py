@@ -15,7 +15,7 @@ NEVER = -1
 
 @dataclass
 class Pending:
-    """One element of a PEL.  `owner` is None for an entry that XNACK released, and `turn` orders those."""
+    """One element of a PEL.  `owner` is None for an entry that XNACK released; `turn` is when it got here."""
 
     owner: bytes | None
     time: int
@@ -53,14 +53,11 @@ class Group:
         self.pel[entry_id] = Pending(owner, time, count, self.turns)
 
     def by_time(self) -> list[int]:
-        """Released entries in the order of their release, then the others, longest idle first, then by ID.
-
-        Redis orders deliveries of one millisecond by their turn, but forgets the turns when it restarts.
-        """
+        """Released entries in the order of their release, then the others, longest idle first, then by their turn."""
 
         def key(entry_id: int) -> tuple[bool, int, int]:
             pending = self.pel[entry_id]
-            return pending.owner is not None, pending.time, pending.turn if pending.owner is None else entry_id
+            return pending.owner is not None, pending.time, pending.turn
 
         return sorted(self.pel, key=key)
 

@@ -245,6 +245,15 @@ def dump_group(group: Group) -> dict[str, Any]:
     }
 
 
+def claim_order(db: Database, key: bytes = b"s", name: bytes = b"g") -> list[StreamID]:
+    """The pending entries of a group in the order in which CLAIM takes them; empty without such a group."""
+    stream = db.stream(key, 0)
+    group = None if stream is None else db.groups(stream).get(name)
+    if group is None:
+        return []
+    return [row.entry_id for _, run in group.pel.by_time(b"") for row in run.rows()]
+
+
 def dump_records(stream: Stream) -> list[tuple[bytes, bytes, StreamID]]:
     """(pid digest, iid digest, id) of every idempotence record, sorted."""
     if stream.idempotence is None or not stream.idempotence.records_no:
