@@ -123,7 +123,7 @@ def test_tables_of_an_older_version_may_be_moved_away_and_come_back_from_the_log
     with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
         txn.put(b"format_version", b"\x01")
     tables.close()
-    with pytest.raises(VersionError, match=r"format version 1; this program reads 5\. Move it away"):
+    with pytest.raises(VersionError, match=r"format version 1; this program reads 6\. Move it away"):
         store.open()
     (tmp_path / "state").rename(tmp_path / "state-of-old")
     store.open()
