@@ -76,6 +76,7 @@ class Transaction:
     __slots__ = (
         "_account",
         "has_failed",
+        "only_reads",
         "queued",
         "queued_bytes",
         "watch_broken",
@@ -88,6 +89,7 @@ class Transaction:
         self.queued: list[list[bytes]] | None = None  # None outside of MULTI
         self.queued_bytes = 0
         self.has_failed = False  # a command was refused, so EXEC will be refused
+        self.only_reads = True  # all queued commands do
         self.watched: dict[Namespace, dict[bytes, None]] = {}  # no entry for a database without a watched key
         self.watch_broken = False
         self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
@@ -101,10 +103,12 @@ class Transaction:
         """MULTI."""
         self.queued = []
         self.has_failed = False
+        self.only_reads = True
 
-    def queue(self, argv: list[bytes]) -> None:
-        """Keep a command for EXEC."""
+    def queue(self, argv: list[bytes], *, only_reads: bool) -> None:
+        """Keep a command for EXEC; whether it only reads."""
         assert self.queued is not None
+        self.only_reads = self.only_reads and only_reads
         self.queued.append(argv)
         size = request_bytes(argv)
         self.queued_bytes += size

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from riverbed.server.errors import CommandError
     from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.databases.transaction import WriteTxn
-    from riverbed.store.tables.view import View
     from riverbed.store.wire import Mix, Run
 
 
@@ -202,13 +201,6 @@ class Context(Core):
     stopping: Stopping
 
 
-class RunningTransaction(Protocol):
-    """The transaction that a request is a part of."""
-
-    def view(self) -> View:
-        """The view that a reply too long for memory is read from: it shows what the transaction sees now."""
-
-
 class Request:
     """One command of one client.  Reused from request to request: keep nothing of it."""
 
@@ -217,12 +209,12 @@ class Request:
         "context",
         "db",
         "from_log",
+        "in_transaction",
         "may_block",
         "now_ms",
         "room",
         "run",
         "session",
-        "transaction",
         "txn",
     )
 
@@ -242,11 +234,7 @@ class Request:
         self.may_block = True
         # bytes of its reply that may be kept in memory; None for no limit, as a log gets no reply
         self.room: int | None = LONG_BYTES
-        self.transaction: RunningTransaction | None = None  # the one that its reply is a part of
-
-    @property
-    def in_transaction(self) -> bool:
-        return self.transaction is not None
+        self.in_transaction = False
 
     def kill(self, session: Session) -> None:
         """Close a client's connection: now, or behind the reply to this command for the client that sent it."""
@@ -264,5 +252,5 @@ class Request:
         own.from_log = self.from_log
         own.may_block = self.may_block
         own.room = self.room
-        own.transaction = self.transaction
+        own.in_transaction = self.in_transaction
         return own

@@ -14,7 +14,8 @@ goes on with a view of the tables as they are just then, and its reply is read f
 What is done between two yields is one unit, in the log too.  A generator may keep nothing over a yield but names, IDs
 and pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then the work done so
 far stays done, and is what is answered.  So a long command equals several short ones that the client sent one after the
-other; in a transaction and from a log it runs whole.
+other; from a log it runs whole.  In a transaction it ends turns as well, but nothing that matters to the tables runs in
+between, see `server/execution/beside.py`.
 
 When a command cannot go on, because a slice cannot be logged or writes are refused by then, the changes of its earlier
 slices stay: they are in the log and with replicas.  No other error leaves changes behind, so this one has its own code:
@@ -46,6 +47,7 @@ class Wish(enum.Enum):
     """What a command needs before its next slice, beyond its turn."""
 
     VIEW = enum.auto()
+    ALONE = enum.auto()  # that nothing uses the tables before it: a transaction has ended its turn
 
 
 # Yields to end its turn: how far it has come, or None while it has changed nothing.  Or it yields a Wish and is sent
@@ -72,6 +74,8 @@ class SlicedCommand:
         "_done",
         "_has_logged",
         "_view",
+        "is_alone",
+        "is_shown",
         "kept",
         "nanoseconds",
         "needs_view",
@@ -91,6 +95,8 @@ class SlicedCommand:
         self._has_logged = False
         self.nanoseconds = 0  # spent on it after the first slice
         self.needs_view = False  # it waits until it is shown one
+        self.is_alone = False  # nothing may use the tables before it goes on
+        self.is_shown = True  # monitors have been, or need not be, shown it
         self._view: View | None = None
 
     def show(self, view: View) -> None:
@@ -111,11 +117,16 @@ class SlicedCommand:
             self.close()
             raise
         request.txn.end_command()
-        self.needs_view = yielded is Wish.VIEW
-        if yielded.__class__ is str:
-            self._done = yielded
+        self.wishes(yielded)
         self._has_logged = self._has_logged or len(request.txn.log) > logged
         return self
+
+    def wishes(self, yielded: Any) -> None:
+        """Note what its work has yielded."""
+        self.needs_view = yielded is Wish.VIEW
+        self.is_alone = yielded is Wish.ALONE
+        if yielded.__class__ is str:
+            self._done = yielded
 
     def committed(self) -> None:
         """Note that its work so far is in the log."""
@@ -169,10 +180,7 @@ def first_ids(count: int, total: int) -> str:
 
 
 def wait_for_view() -> Generator[Wish, View | None, View]:
-    """Wait for a view, made just now.  It is open until the command ends; a reply holds its own.
-
-    A transaction has one to give at once: what the view shows is true until the next change.
-    """
+    """Wait for a view, made just now.  It is open until the command ends; a reply holds its own."""
     view = yield Wish.VIEW
     assert view is not None, "a command went on without the view it waits for"
     return view
@@ -186,11 +194,13 @@ def in_slices(
     The reply has at most so many `entries`, None for any number.  When entries may be large, even a short command may
     wait for a view.
     """
+    if request.in_transaction:
+        return begun(request, work(request))
     if not request.may_block:
-        return _whole(request, work(request))
+        return _whole(work(request))
     is_small = entries is not None and entries * request.txn.largest_row <= LONG_BYTES
     if is_short and is_small:
-        return _whole(request, work(request))
+        return _whole(work(request))
     own = request.copy()  # the executor reuses the other one for the next command
     sliced = SlicedCommand(own, work(own))
     reply = sliced.step(own)
@@ -199,17 +209,25 @@ def in_slices(
     return reply
 
 
-def _whole(request: Request, work: Work) -> Reply:
-    view: View | None = None
+def begun(request: Request, work: Work) -> Reply:
+    """Run `work` up to its first yield; -> reply or SlicedCommand.  `request` is its own."""
+    try:
+        yielded = next(work)
+    except StopIteration as done:
+        return done.value
+    request.txn.end_command()
+    sliced = SlicedCommand(request, work)
+    sliced.wishes(yielded)
+    return sliced
+
+
+def _whole(work: Work) -> Reply:
     while True:
         try:
-            wish = work.send(view)
+            wish = next(work)
         except StopIteration as done:
             return done.value
-        view = None
-        if wish is Wish.VIEW:
-            assert request.transaction is not None, "a view cannot be waited for here"
-            view = request.transaction.view()
+        assert wish is not Wish.VIEW, "a view cannot be waited for here"
 
 
 def in_pieces(request: Request, parts: list[bytes]) -> Reply:

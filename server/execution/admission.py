@@ -79,9 +79,7 @@ class Admission:
         return who == "yes" or (who == "local" and _is_local(session.peer.address))
 
     def check_queued(self, session: Session, queued: list[list[bytes]]) -> None:
-        """Raise CommandError when the gate refuses one of the queued commands by now, so that none of them runs."""
-        if not self._gate.refuses_writes:
-            return
+        """Raise CommandError when the gate refuses one of these queued commands by now, so that none of them runs."""
         for argv in queued:
             try:
                 self.check(session, client_command(argv), argv, is_allowed=True)  # EXEC looks at each again

@@ -21,6 +21,7 @@ from riverbed.server.commands.replay import unconnected_session
 from riverbed.server.commands.request import Context
 from riverbed.server.commands.session import Session
 from riverbed.server.execution.admission import Admission
+from riverbed.server.execution.beside import Beside
 from riverbed.server.execution.blocking import Blocking
 from riverbed.server.execution.calls import Calls
 from riverbed.server.execution.control.control import Controls
@@ -65,6 +66,7 @@ class Executor:
         self.gate = Gate(engine)
         self.gave_up = False
         self.ran: list[Session] = []
+        self.is_alone = False
         self._woken: list[Session] = []  # as `ran`, of clients that have asked for nothing in this tick
         self._time = context.clock.time
         self._next_client_id = 1
@@ -91,9 +93,9 @@ class Executor:
         self.blocking = Blocking(core, self, calls, delivery, self.watches)
         self.waiters = self.blocking.waiters
         admission = Admission(core, gate, self.watches)
-        self.sliced_commands = SlicedCommands(core, self, gate, admission, calls, delivery, events)
-        self.views = self.sliced_commands.views
         monitors = Monitors(core, gate, delivery.push)
+        self.sliced_commands = SlicedCommands(core, self, gate, admission, calls, delivery, monitors, events)
+        self.views = self.sliced_commands.views
         self.pauses = Pauses(core, self, gate)
         self.transactions = Transactions(core, gate, admission, calls, self.watches, monitors)
         self.control = Controls(
@@ -115,6 +117,7 @@ class Executor:
             kill=self.control.kill,
         )
         self.fast_path = FastPath(core, self, gate, self.queue, calls, delivery, slow_path, self.blocking, no_session)
+        self.beside = Beside(core, self, self.queue, slow_path, self.outbox)
         self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push
         delivery.on_block = self._block
@@ -328,8 +331,13 @@ class Executor:
         self._tick_due = False
         if self.sliced_commands:
             self.sliced_commands.take_turn(has_requests=bool(self.queue))
-        self.blocking.begin_tick()  # keys that slices changed, keys that expired, and clients that had no turn yet
-        self.fast_path.run(begun)
+        if not self.is_alone:
+            self.blocking.begin_tick()  # keys that slices changed, keys that expired, and clients that had no turn yet
+            self.fast_path.run(begun)
+        if self.is_alone:
+            begun = self.beside.finish(self.sliced_commands.go_on_alone, begun)
+            self.blocking.serve()
+            self.want_tick()  # for what had no turn in this one
         if self.queue:
             self.want_tick()  # the other requests wait until these have their replies
         self._end_tick(begun)

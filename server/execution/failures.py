@@ -151,6 +151,8 @@ class Failures:
 
         The counter of changes was at `changes` behind these.
         """
+        if self._turns.is_alone:
+            return  # it is of a request beside a transaction, which has done nothing to the tables
         try:
             self._engine.rollback(mark, self._core.now_ms(), changes)
         except LogWriteError as failure:

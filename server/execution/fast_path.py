@@ -104,7 +104,7 @@ class FastPath:
         room = self.most_requests
         while room > 0 and (turns := queue.take(end)) is not None:
             room -= self._run_turns(turns, room, end, waking_end)
-            if self._time() >= end:
+            if self._turns.is_alone or self._time() >= end:
                 break
 
     def _run_turns(self, taken: list[QueueTurn], room: int, end: float, waking_end: float) -> int:
@@ -154,6 +154,8 @@ class FastPath:
                     turn = run_slowly(session, argv)
                     if turn is not Turn.GOES_ON:
                         self._hold_back(session, [argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
+                        if self._turns.is_alone:
+                            end = begun  # the others have no time
                         break
                     begun = clock()
                     if begun >= end:

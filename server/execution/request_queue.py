@@ -12,6 +12,9 @@ time, when the client's turn comes.  So waiting requests cost only their bytes, 
                           ^                 |
                           |                 +-- not to its end (it waits, or has had enough) -> held
                           +-- resumed <------------------------------------------------------- |
+
+While a transaction is under way (`beside.py`), clients that may not go on are set aside, in order, and get their places
+back behind it.
 """
 
 from __future__ import annotations
@@ -61,13 +64,14 @@ class RequestQueue:
         self._line: deque[Session] = deque()
         self._again: dict[Session, None] = {}  # behind the others, once the batches that were taken have run
         self._resumed: list[Session] = []
+        self._aside: list[Session] = []
 
     def __bool__(self) -> bool:
         return bool(self.arrivals or self._line or self._again or self._resumed)
 
     def clear(self) -> None:
         """Drop all requests."""
-        for sessions in (self.arrivals, self._line, self._again, self._resumed):
+        for sessions in (self.arrivals, self._line, self._again, self._resumed, self._aside):
             for session in sessions:
                 session.in_line = False
                 session.drop_input()
@@ -173,11 +177,24 @@ class RequestQueue:
     def put_back(self, turns: list[Turn]) -> None:
         """Put back requests that were taken and that the tick had no time for."""
         for session, requests in reversed(turns):
-            self._again.pop(session, None)
-            session.put_back(requests)
-            session.in_line = True
-            session.settle()
+            self._put_back(session, requests)
             self._line.appendleft(session)
+
+    def _put_back(self, session: Session, requests: Requests) -> None:
+        self._again.pop(session, None)
+        session.put_back(requests)
+        session.in_line = True
+        session.settle()
+
+    def set_aside(self, session: Session, requests: Requests) -> None:
+        """Put back requests that were taken, and give the client no turn before `take_up`."""
+        self._put_back(session, requests)
+        self._aside.append(session)
+
+    def take_up(self) -> None:
+        """Give the clients that were set aside the first places, in their order."""
+        self._line.extendleft(reversed(self._aside))
+        self._aside.clear()
 
     def hold_back(self, session: Session, requests: Requests) -> None:
         """Hold back the rest of the client's batch, and what it has sent after that, until `resume`."""

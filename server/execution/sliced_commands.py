@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import SlicedCommand
     from riverbed.server.execution.admission import Admission
     from riverbed.server.execution.calls import Calls
+    from riverbed.server.execution.control.monitors import Monitors
     from riverbed.server.execution.delivery import Delivery
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.ticks import Events, Turns
@@ -50,6 +51,7 @@ class SlicedCommands:
         admission: Admission,
         calls: Calls,
         delivery: Delivery,
+        monitors: Monitors,
         events: Events,
     ) -> None:
         self._monotonic = core.clock.monotonic
@@ -61,10 +63,12 @@ class SlicedCommands:
         self._admission = admission
         self._calls = calls
         self._delivery = delivery
+        self._monitors = monitors
         self._events = events
         self._by_session: dict[Session, SlicedCommand] = {}
         self._waiting: deque[Session] = deque()  # for the next slice
         self._waiting_for_view: dict[Session, None] = {}  # in the order in which they get one
+        self._alone: Session | None = None  # its transaction has ended its turn
         self._sliced: list[Session] = []  # clients that had a slice since the last commit
         self._gave_way = self._rests = False
 
@@ -84,12 +88,35 @@ class SlicedCommands:
 
     def _wait(self, session: Session, sliced: SlicedCommand) -> None:
         """Have the client wait for its next turn, or for a view first."""
+        if sliced.is_alone:
+            self._alone = session
+            self._turns.is_alone = True
+            return
         self._sliced.append(session)
         if sliced.needs_view:
             self._waiting_for_view[session] = None
         else:
             self._waiting.append(session)
         self._turns.want_tick()
+
+    def go_on_alone(self) -> None:
+        """Give the transaction that has ended its turn the next one; it meets no error that it does not answer itself.
+
+        Raises StateLostError.
+        """
+        session, self._alone = self._alone, None
+        assert session is not None, "no transaction is under way"
+        sliced = self._by_session[session]
+        self._turns.is_alone = False
+        self._delivery.caller = session
+        begun = time.perf_counter_ns()
+        reply = sliced.step(sliced.request)
+        self._delivery.caller = None
+        self._count_time(sliced, time.perf_counter_ns() - begun)
+        if not sliced.is_shown and not (reply is sliced and sliced.is_alone):
+            sliced.is_shown = True
+            self._monitors.feed(session, client_command([b"EXEC"]), [b"EXEC"])
+        self._slice_over(session, sliced, reply)
 
     def take_turn(self, *, has_requests: bool) -> None:
         """Run the next slices; if requests have come during the last ones, run them with the next tick.
@@ -138,7 +165,7 @@ class SlicedCommands:
                 sliced.show(view.hold())
                 self._step(session, sliced, is_last=isinstance(view, OpenView))
             served += 1
-            if self._monotonic() >= end:
+            if self._alone is not None or self._monotonic() >= end:
                 break
         if late := waiting[served:]:
             self._waiting_for_view = dict.fromkeys(late) | self._waiting_for_view
@@ -190,7 +217,6 @@ class SlicedCommands:
         request = sliced.request
         request.now_ms = self._core.now_ms()
         command = client_command(request.argv)
-        counters = self._core.stats.counters(command.full_name)
         begun = time.perf_counter_ns()
         reply: Reply
         try:
@@ -200,20 +226,28 @@ class SlicedCommands:
             reply = self._calls.attempt(request, command, sliced.finish if is_last else sliced.step)
         except CommandError as error:
             reply = (error_line(error.text),)  # writes are refused by now
-        elapsed = time.perf_counter_ns() - begun
-        sliced.nanoseconds += elapsed
-        counters.nanoseconds += elapsed
+        self._count_time(sliced, time.perf_counter_ns() - begun)
         if self.of(session) is not sliced:
             return  # it failed, the work before it could not be committed either, and the client was answered
+        self._slice_over(session, sliced, reply)
+
+    def _count_time(self, sliced: SlicedCommand, nanoseconds: int) -> None:
+        sliced.nanoseconds += nanoseconds
+        name = client_command(sliced.request.argv).full_name
+        self._core.stats.counters(name).nanoseconds += nanoseconds
+
+    def _slice_over(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
+        """Have the client wait for its next turn, or answer it."""
         if reply is sliced:
             self._wait(session, sliced)
             return
-        self._calls.timing.note(session, command, request.argv, sliced.nanoseconds)
+        argv = sliced.request.argv
+        self._calls.timing.note(session, client_command(argv), argv, sliced.nanoseconds)
         self._conclude(session, sliced, reply)
 
     def _conclude(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
         """Answer the client; if this tick is undone, the answer says what was committed before."""
-        if reply.__class__ is tuple and reply[0].startswith(b"-"):
+        if sliced.writes and reply.__class__ is tuple and reply[0].startswith(b"-"):
             reply = (error_line(sliced.refusal(reply[0][1:-2])),)
         self.drop(session)
         before = len(session.out)
@@ -223,6 +257,8 @@ class SlicedCommands:
         elif sliced.kept and len(session.out) > before:
             conclusion = session.out[-1] = Conclusion(session.out[-1])
             conclusion.kept = sliced.kept
+        if session.held_pushes and session.long_reply is None:
+            session.release_pushes()
         self._turns.resume(session)
 
     def is_writing(self) -> bool:

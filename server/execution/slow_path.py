@@ -6,6 +6,7 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.table import Flag
 from riverbed.server.protocol.replies import NO_REPLY, settled_constant
 
@@ -67,7 +68,7 @@ class SlowPath:
             self._delivery.answer(session, command)
             return Turn.GOES_ON
         if session.transaction.queued is not None and not command.flags & Flag.IMMEDIATE:
-            session.transaction.queue(argv)
+            session.transaction.queue(argv, only_reads=command.only_reads)
             if session.transaction.queued_bytes > self._config.client_query_buffer_limit:
                 self._stats.query_limit_disconnections += 1
                 self._kill(session)
@@ -79,11 +80,14 @@ class SlowPath:
         self._delivery.caller = session
         reply = self._calls.call(session, command, argv)
         self._delivery.caller = None
-        if self._monitors:
+        is_unfinished = reply.__class__ is SlicedCommand and reply.is_alone
+        if is_unfinished:
+            reply.is_shown = False  # monitors are shown a transaction behind its commands
+        elif self._monitors:
             self._monitors.feed(session, command, argv)
         if reply is not NO_REPLY:
             self._delivery.deliver_for(command, session, reply)
-        if session.held_pushes and session.long_reply is None:
+        if session.held_pushes and session.long_reply is None and not is_unfinished:
             session.release_pushes()
         if self._signals:
             self._blocking.serve()

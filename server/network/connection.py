@@ -111,6 +111,16 @@ class Connection(asyncio.Protocol):
         return fd
 
     @property
+    def is_reading(self) -> bool:
+        return self._transport.is_reading()
+
+    @property
+    def receiver(self) -> asyncio.BaseProtocol:
+        """What the loop hands the bytes of the socket to."""
+        transport = self._transport
+        return transport if isinstance(transport, asyncio.BaseProtocol) else transport.get_protocol()
+
+    @property
     def local_address(self) -> str:
         """Asked for rarely, so the system is asked then; a connection that is closed has none, as in Redis."""
         if self._unix_path:

@@ -17,6 +17,7 @@ from riverbed.server.assembly import Server, open_server
 from riverbed.server.execution.admission import is_loopback
 from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.connection import Connection, peer_name
+from riverbed.server.network.glance import Glance
 from riverbed.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
         loop.set_exception_handler(server.tasks.noticed)
         listener = Listener(config, server, addresses)
         server.stopping.close_listeners = listener.close
+        server.executor.beside.sockets = Glance()
         await _load(server, listener)
     except BaseException:
         addresses.close()

@@ -118,7 +118,7 @@ def _read_one(request: Request, options: ReadOptions, group_name: bytes) -> Repl
     if room is not None and len(wire) > room:
         return None
     consumer = group.get_or_create(options.consumer, request.now_ms)
-    group.deliver_one(consumer, row_key, row, request.now_ms, in_transaction=request.transaction is not None)
+    group.deliver_one(consumer, row_key, row, request.now_ms, in_transaction=request.in_transaction)
     request.txn.changes += 1
     return (wire,)
 

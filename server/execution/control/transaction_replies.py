@@ -19,7 +19,7 @@ import os
 import resource
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server.protocol.encode import array_header
 from riverbed.server.protocol.replies import LONG_BYTES, LongReply, Mixture, Settled
@@ -187,7 +187,7 @@ class TransactionReplies:
         self._count = count
         self._view = None if view is None else view.hold()
         self._may_restart = may_restart
-        self._left = LONG_BYTES + count * _BYTES_A_COMMAND
+        self._left = self._room = LONG_BYTES + count * _BYTES_A_COMMAND
         self._parts: list[bytes | range | LongReply] = []  # one for each command; a range is of bytes in the file
         self._lasting: list[bool] = []  # whether a failed commit leaves the part true
         self._from_view = 0
@@ -199,9 +199,9 @@ class TransactionReplies:
         return min(max(self._left, _MIN_ROOM), LONG_BYTES)
 
     def view(self) -> View:
-        """The view from which a long reply is read: it shows what the transaction sees now."""
+        """A view from which a long reply is read, which the caller releases: it shows what the transaction sees now."""
         if self._view is not None:
-            return self._view
+            return self._view.hold()
         if self._may_restart:
             raise ViewNeededError
         return OpenView(self._engine.tables, self._engine.txn.lmdb)
@@ -248,8 +248,8 @@ class TransactionReplies:
     def reply(self) -> Reply:
         """The array of all replies.  Raises SpoolError."""
         head = array_header(self._count)
-        short = [part for part in self._parts if isinstance(part, bytes)]
-        if len(short) == len(self._parts) and sum(map(len, short)) <= LONG_BYTES:
+        if self._spool is None and not self._from_view and self._room - self._left <= LONG_BYTES:
+            short = cast(list[bytes], self._parts)
             self.release()
             return (self._short_reply(head + b"".join(short), short),)
         if self._spool is not None:
@@ -280,6 +280,8 @@ class TransactionReplies:
                 self._spool.flush()
         self._replace_undone(line)
         self._parts += [line] * (self._count - len(self._parts))
+        self._from_view = 0  # the parts are bytes, or in the file
+        self._left = self._room - sum(len(part) for part in self._parts if isinstance(part, bytes))
         return self.reply()
 
     def _replace_undone(self, line: bytes) -> None:
@@ -317,9 +319,10 @@ class TransactionReplies:
 
     def release(self) -> None:
         """Close the parts, the file and the view: nothing more is sent."""
-        for part in self._parts:
-            if isinstance(part, LongReply):
-                part.close()
+        if self._from_view:
+            for part in self._parts:
+                if isinstance(part, LongReply):
+                    part.close()
         self._parts = []
         if self._spool is not None:
             self._spool.close()

@@ -1,4 +1,8 @@
-"""EXEC: the commands that a client has queued, run as one transaction."""
+"""EXEC: the commands that a client has queued, run as one transaction.
+
+A long transaction ends its turn now and then, in the middle, for `beside.py`; nothing uses the tables or commits before
+it goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.logins import denial_of
 from riverbed.server.commands.dispatch import client_command
-from riverbed.server.commands.slices import SlicedCommand, wait_for_view
+from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.execution.calls import LoggedTransaction
 from riverbed.server.execution.control.transaction_replies import (
     SpoolError,
     SpoolSpace,
@@ -22,6 +27,8 @@ from riverbed.server.protocol.replies import NULL_ARRAY, LongReply, Settled
 from riverbed.store.errors import StateLostError
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.session import Session
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.waiters import Watches
     from riverbed.server.protocol.replies import Reply
+    from riverbed.server.stats.stats import CommandCounters
     from riverbed.store.tables.view import View
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
@@ -45,6 +53,14 @@ _BECAUSE: Final = {
     Reason.KEY: "no permission to touch the specified keys",
     Reason.CHANNEL: "no permission to access one of the channels used as arguments to the command",
 }
+# A turn of a transaction ends behind the command, or the slice of one, in which so much time has passed.
+TURN_NS = 5_000_000
+_CHECKED: Final = 1000  # commands whose right to run is checked in one turn
+_DONE: Final[list[bytes]] = []
+
+
+def _exec() -> Command:
+    return client_command([b"EXEC"])
 
 
 class Transactions:
@@ -70,52 +86,60 @@ class Transactions:
 
         Transactions that only read have nothing to undo: one with a long reply waits for a view, and runs again.
         """
-        session = request.session
-        only_reads = not session.transaction.has_failed and all(
-            client_command(argv).flags & Flag.READONLY for argv in session.transaction.queued or ()
-        )
-        replies = self._collect_replies(session, None, may_restart=only_reads)
-        try:
-            reply = self._execute(request, replies, keeps_queue=only_reads)
-        except ViewNeededError:
-            own = request.copy()
-            sliced = SlicedCommand(own, self._execute_on_view(own, replies.added))
-            sliced.step(own)
-            return sliced
-        except CommandError as error:  # none of it has been done
-            self.discard(session)
-            return (Settled(self._failures.refused(client_command(request.argv), error)[0]),)
-        except BaseException:
-            self.discard(session)
-            raise
-        self.discard(session)
+        inner = request.copy()  # of each queued command in turn
+        inner.in_transaction, inner.may_block = True, False
+        reply = begun(inner, self._work(inner))
+        if reply.__class__ is SlicedCommand:
+            reply.request = request.copy()
         return reply
 
-    def _execute_on_view(self, request: Request, noted: int) -> Work:
-        """Run a transaction that only reads between two changes; its first `noted` commands are counted already."""
+    def _work(self, request: Request) -> Work:
+        session = request.session
+        only_reads = session.transaction.only_reads and not session.transaction.has_failed
         try:
-            view = yield from wait_for_view()
-            replies = self._collect_replies(request.session, view, may_restart=False)
-            return self._execute(request.copy(), replies, noted, keeps_queue=True)
+            replies = self._collect_replies(session, None, may_restart=only_reads)
+            try:
+                return (yield from self._execute(request, replies, keeps_queue=only_reads))
+            except ViewNeededError:
+                view = yield from wait_for_view()
+                noted = replies.added  # are counted already
+                replies = self._collect_replies(session, view, may_restart=False)
+                return (yield from self._execute(request, replies, noted, keeps_queue=True))
+        except CommandError as error:  # none of it has been done
+            return (Settled(self._failures.refused(_exec(), error)[0]),)
         finally:
-            self.discard(request.session)
+            self.discard(session)
 
     def _collect_replies(self, session: Session, view: View | None, *, may_restart: bool) -> TransactionReplies:
         count = len(session.transaction.queued or ())
         return TransactionReplies(self._engine, self.space, count, view, may_restart=may_restart)
 
-    def _execute(self, request: Request, replies: TransactionReplies, noted: int = 0, *, keeps_queue: bool) -> Reply:
-        """Run the queued commands if they may run; `replies` are released, or held by the reply."""
+    def _execute(self, request: Request, replies: TransactionReplies, noted: int = 0, *, keeps_queue: bool) -> Work:
+        """Run the queued commands if they may run; `replies` are released, or held by the reply.
+
+        A bug's exception in one of them undoes the whole transaction.
+        """
         mark, changes = len(self._txn.log), self._txn.changes
+        logged = LoggedTransaction(self._txn, mark)
         try:
-            queued = self._admit_queued(request)
+            queued = self._may_run(request)
             if queued is None:
                 replies.release()
                 return (Settled(encode(NULL_ARRAY, request.session.resp)),)
+            if self._gate.refuses_writes:
+                yield from self._check_queued(request.session, queued)
             if not keeps_queue:
                 self.discard(request.session)
-            self._run_queued(request, queued, replies, noted)
-            reply = replies.reply()
+            yield from self._run_queued(request, queued, replies, noted, logged, keeps_queue=keeps_queue)
+            if not logged.is_long:
+                reply = replies.reply()
+                logged.end()
+            else:  # each of these takes milliseconds, and so does the commit
+                yield Wish.ALONE
+                reply = replies.reply()
+                yield Wish.ALONE
+                logged.end()
+                yield Wish.ALONE
         except SpoolError as error:
             if len(self._txn.log) > mark:
                 self._failures.roll_back(mark, changes)
@@ -128,15 +152,10 @@ class Transactions:
             replies.release()
             raise
         except Exception as error:
-            if not replies.has_lasting:
-                replies.release()
-                raise
-            line = self._failures.fault(client_command([b"EXEC"]), error, mark, changes)[0]
-            undone = self._answer_undone(replies, line)
-            assert undone is not None, "it has lasting replies"
-            return undone
+            failed = self._failures.fault(_exec(), error, mark, changes)
+            undone = self._answer_undone(replies, failed[0])
+            return failed if undone is None else undone
         self._stats.commands_processed += len(queued)
-        self._calls.end_command(mark)
         return reply
 
     def _answer_undone(self, replies: TransactionReplies, line: bytes) -> Reply:
@@ -154,62 +173,106 @@ class Transactions:
             replies.release()
         return reply
 
-    def _admit_queued(self, request: Request) -> list[list[bytes]] | None:
-        """The queued commands, None when a watched key has changed.  Raises CommandError when they may not run."""
+    def _may_run(self, request: Request) -> list[list[bytes]] | None:
+        """The queued commands, None when a watched key has changed.  Raises CommandError when one was refused."""
         session = request.session
         if session.transaction.has_failed:
             raise CommandError(EXECABORT)
         # any other change of a watched key, of its expiry time as well, has broken the watch by now
         if session.transaction.watch_broken or 0 < session.transaction.watch_until_ms <= request.now_ms:
             return None
-        queued = session.transaction.queued or []
-        self._admission.check_queued(session, queued)
-        return queued
+        return session.transaction.queued or []
 
-    def _run_queued(self, request: Request, queued: list[list[bytes]], replies: TransactionReplies, noted: int) -> None:
-        session, room = request.session, request.room
-        request.transaction = replies
-        request.may_block = False
-        try:
-            for number, argv in enumerate(queued):
-                command = client_command(argv)
-                request.argv = argv
-                request.db = session.db
-                request.room = replies.room
-                reply = self._call_queued(request, command, is_noted=number < noted)
-                lasts = not command.rests_on_tables
-                if reply.__class__ is LongReply:
-                    replies.add_long(reply, lasts=lasts)
-                else:
-                    replies.add(encode(reply, session.resp), lasts=lasts)
-                if self._monitors and number >= noted:
+    def _check_queued(self, session: Session, queued: list[list[bytes]]) -> Generator[Wish, None, None]:
+        """Raise CommandError when one of the commands may not run by now."""
+        for first in range(0, len(queued), _CHECKED):
+            if first:
+                yield Wish.ALONE
+            self._admission.check_queued(session, queued[first : first + _CHECKED])
+
+    def _run_queued(
+        self,
+        request: Request,
+        queued: list[list[bytes]],
+        replies: TransactionReplies,
+        noted: int,
+        logged: LoggedTransaction,
+        *,
+        keeps_queue: bool,
+    ) -> Generator[Wish, None, None]:
+        """Run the commands, and end a turn when it has taken TURN_NS; the first `noted` are counted already."""
+        session, txn, clock = request.session, self._txn, time.perf_counter_ns
+        ended = clock()
+        end = ended + TURN_NS
+        for number, argv in enumerate(queued):
+            if ended >= end:
+                self._end_turn(logged)
+                yield Wish.ALONE
+                ended = clock()
+                end = ended + TURN_NS
+            command = client_command(argv)
+            if not keeps_queue:
+                queued[number] = _DONE  # to free all of them at the end would take long
+            request.argv = argv
+            request.db = session.db
+            request.room = replies.room
+            counters = None if number < noted else self._stats.counters(command.full_name)
+            begun = ended
+            reply = self._call_queued(request, command, counters)
+            taken = 0
+            while reply.__class__ is SlicedCommand:
+                if (ended := clock()) >= end:
+                    taken += ended - begun
+                    self._end_turn(logged)
+                    yield Wish.ALONE
+                    begun = clock()
+                    end = begun + TURN_NS
+                reply = self._continue_queued(reply, replies, counters)
+            txn.end_command()
+            lasts = not command.rests_on_tables
+            if reply.__class__ is LongReply:
+                replies.add_long(reply, lasts=lasts)
+            else:
+                replies.add(encode(reply, session.resp), lasts=lasts)
+            ended = clock()
+            if counters is not None:
+                counters.record(taken + ended - begun)
+                if self._monitors:
                     self._monitors.feed(session, command, argv)
-        finally:
-            request.transaction = None
-            request.may_block = True
-            request.room = room
 
-    def _call_queued(self, request: Request, command: Command, *, is_noted: bool) -> Reply:
-        """As `Calls.call`, but a bug's exception is raised, so that the whole transaction is undone."""
-        stats = self._stats
-        counters = stats.counters(command.full_name)
-        begun = time.perf_counter_ns()
+    def _end_turn(self, logged: LoggedTransaction) -> None:
+        """Do what makes a long end of a tick, before it has become much."""
+        logged.turn_over()
+        self._txn.bound_caches()
+
+    def _call_queued(self, request: Request, command: Command, counters: CommandCounters | None) -> Reply:
+        """Begin one of the commands; a refusal is its reply."""
         try:
             if self._txn.follows and command.flags & Flag.WRITE:
                 raise CommandError(self._gate.no_writes)  # since a REPLICAOF earlier in the transaction
             denial = denial_of(self._core, request.session, command, request.argv, in_transaction=True)
             if denial is not None:
                 raise CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[denial.reason]))
-            reply = command.handler(request)
+            return command.handler(request)
         except CommandError as error:
-            if not is_noted:
-                counters.failed += 1
-                stats.count_error(error.text)
-            reply = error.with_traceback(None)  # it has this frame, which has the reply: a circle around the request
-        self._txn.end_command()
-        if not is_noted:
-            counters.record(time.perf_counter_ns() - begun)
-        return reply
+            return self._refusal(error, counters)
+
+    def _continue_queued(
+        self, sliced: SlicedCommand, replies: TransactionReplies, counters: CommandCounters | None
+    ) -> Reply:
+        """Run another slice of one of the commands."""
+        try:
+            if sliced.needs_view:
+                sliced.show(replies.view())
+            return sliced.step(sliced.request)
+        except CommandError as error:
+            return self._refusal(error, counters)
+
+    def _refusal(self, error: CommandError, counters: CommandCounters | None) -> CommandError:
+        if counters is not None:
+            counters.failed += 1
+            self._stats.count_error(error.text)
+        return error.with_traceback(None)  # it has a frame, which has the reply: a circle around the request
 
     def discard(self, session: Session) -> None:
         """End the session's transaction, without running it, and its watches."""

@@ -1,0 +1,149 @@
+"""Clients on sockets are answered while a long transaction keeps the loop from turning."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from riverbed.server.execution.control import transactions
+from riverbed.server.network.connection import Connection
+from riverbed.server.network.glance import Glance
+from tests.support.certificates import Certificates
+from tests.support.raw import RawClient, encode
+from tests.support.servers import RiverbedServer
+from tests.support.ticks import Ticks
+from tests.support.tls import Start
+
+TIMES = 10
+PING = encode([b"PING"])
+PONG = b"+PONG\r\n"
+
+
+class WatchedGlance(Glance):
+    """Calls `before` with the number of each look."""
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        super().__init__()
+        self._before = before
+        self.looks = 0
+
+    def read(self) -> None:
+        self.looks += 1
+        self._before(self.looks)
+        super().read()
+
+    @property
+    def watched(self) -> int:
+        return len(self._fds)
+
+
+async def connected(path: Path, loop: asyncio.AbstractEventLoop) -> socket.socket:
+    """A client of the Unix socket: what it sends is there at once."""
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own.setblocking(False)
+    await loop.sock_connect(own, str(path))
+    return own
+
+
+async def reply(loop: asyncio.AbstractEventLoop, client: socket.socket, end: bytes) -> bytes:
+    """What comes, up to `end`."""
+    got = b""
+    async with asyncio.timeout(60):
+        while not got.endswith(end):
+            got += await loop.sock_recv(client, 1 << 16)
+    return got
+
+
+@pytest.mark.parametrize("small_pieces", [False, True])
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    factory: Callable[[], asyncio.AbstractEventLoop],
+    small_pieces: bool,
+) -> None:
+    monkeypatch.setattr(transactions, "TURN_NS", 0)
+    path = tmp_path / "socket"
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        ticks = Ticks(tmp_path / "store")
+        server = await loop.create_unix_server(lambda: Connection(ticks.executor, "u"), str(path))
+        client, other, leaving, waiting = [await connected(path, loop) for _ in range(4)]
+        for each in (client, other, leaving, waiting):
+            await loop.sock_sendall(each, PING)
+            await reply(loop, each, PONG)
+        if small_pieces:
+            for session in ticks.executor.context.sessions.values():
+                session.peer.read_small_pieces(True)
+        answers: list[bytes] = []
+
+        def before(look: int) -> None:
+            if look == 2:
+                assert glance.watched == 3  # not the client of the transaction
+                leaving.close()
+                waiting.send(encode([b"XLEN", b"s"]))
+            elif look == 4:
+                assert glance.watched == 1
+                waiting.send(PING)
+            elif look > 5:
+                other.send(PING[:5])
+                other.send(PING[5:])
+            if look > 6:
+                answers.append(other.recv(100))
+
+        glance = WatchedGlance(before)
+        ticks.executor.beside.sockets = glance
+        queued = [encode([b"XADD", b"s", b"*", b"f", b"v"])] * 20
+        await loop.sock_sendall(client, b"".join([encode([b"MULTI"]), *queued, encode([b"EXEC"]), PING]))
+        assert (await reply(loop, client, PONG)).count(b"+QUEUED") == 20
+        assert glance.looks > 20
+        assert answers == [PONG] * (glance.looks - 6)
+        assert await reply(loop, other, PONG) == PONG
+        assert await reply(loop, waiting, PONG) == b":20\r\n+PONG\r\n"
+        await ticks.settle()
+        assert glance.watched == 0
+        for _ in range(100):
+            if len(ticks.executor.context.sessions) == 3:
+                break
+            await asyncio.sleep(0.01)
+        assert len(ticks.executor.context.sessions) == 3
+        for each in (client, other, waiting):
+            each.close()
+        server.close()
+        await asyncio.sleep(0.05)
+        ticks.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(body())
+
+
+def are_answered_meanwhile(client: RawClient, other: RawClient, count: int = 50_000) -> bool:
+    """Whether some PINGs of another client were answered before the transaction of this one."""
+    client.ask("MULTI")
+    client.pipeline([["XADD", "s", "*", "f", "v"]] * count)
+    client.send("EXEC")
+    for _ in range(3):  # the first may have come with the EXEC, the second behind it
+        assert other.ask("PING") == PONG
+    is_earlier = not select.select([client.socket], [], [], 0)[0]
+    assert client.reply().startswith(b"*%d\r\n" % count)
+    return is_earlier
+
+
+def test_another_client_is_answered_while_a_transaction_is_under_way(riverbed: RiverbedServer) -> None:
+    with riverbed.client() as client, riverbed.client() as other:
+        assert any(are_answered_meanwhile(client, other) for _ in range(TIMES))
+
+
+def test_so_is_one_that_speaks_tls(start_tls: Start, certificates: Certificates) -> None:
+    server = start_tls()
+    with contextlib.ExitStack() as stack:
+        client, other = (stack.enter_context(server.client()) for _ in range(2))
+        assert any(are_answered_meanwhile(client, other) for _ in range(TIMES))
