@@ -121,8 +121,9 @@ class Group(Members):
             return {}
         found = {}
         for run, held in self.pel.holding(packed_ids):
+            time_ms = run.time_ms
             for packed in held:
-                row = PelRow(unpack_id(packed), run.consumer_no, run.time_ms, run.delivery_count)
+                row = PelRow(unpack_id(packed), run.consumer_no, time_ms, run.delivery_count)
                 found[packed] = self._entry_of(row)
         return found
 
