@@ -35,7 +35,8 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.resync import EVERYTHING
-from riverbed.store.log.stream_reader import StreamedBatch
+from riverbed.store.log.spill import Spill
+from riverbed.store.log.stream_reader import StreamedBatch, data_of
 from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
@@ -316,6 +317,10 @@ class Engine:
                 if not self.txn.follows:
                     txn.log_db = NO_DATABASE
 
+    def new_spill(self) -> Spill:
+        """A file for a batch of the primary that is too long for memory.  Raises OSError."""
+        return Spill(self.directory, self.files.free_bytes, self.space.reserve_bytes)
+
     def apply(self, batches: Sequence[StreamedBatch]) -> None:
         """Execute batches of the primary and append them unchanged to the log; a replica's counterpart of `commit`.
 
@@ -326,7 +331,6 @@ class Engine:
         txn = self.txn
         assert not txn.log, "a tick is open"
         txn.lose_observers()
-        data = b"".join([batch.data for batch in batches])
         keep_expired, txn.keep_expired = txn.keep_expired, True  # the primary says when a key has expired
         appended = False
         try:
@@ -339,7 +343,8 @@ class Engine:
                 self._write_preface()
                 if self.log.end.position == 0 and txn.log_db != NO_DATABASE and self.log.end.offset:
                     raise LogWriteError("a new file of the log could not be begun")
-            self.log.append_verbatim(data, batches[-1].offset)
+            begin = self.log.end.position
+            self.log.append_verbatim(data_of(batches), batches[-1].offset)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
                 self._sync()
@@ -350,13 +355,15 @@ class Engine:
             self._restore(self._changes_at_commit)
             if isinstance(error, (ReplayError, lmdb.Error, *TABLE_DAMAGE)):
                 raise
+            if isinstance(error, OSError):
+                raise LogWriteError(f"a long batch cannot be read again: {error}") from error
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
         self._changes_at_commit = txn.changes
         if self.on_batches is not None:
             self.on_batches(batches)
-        self._prepare_next(len(data))
+        self._prepare_next(self.log.end.position - begin)
 
     def rollback(self, keep: int, now_ms: int, changes: int | None = None) -> None:
         """Undo the changes of the open transaction after the first `keep` commands that this tick logged.

@@ -90,6 +90,10 @@ class LogWriteError(StoreError):
     """A write or a sync of the log failed.  The data is not durable and must not be acknowledged."""
 
 
+class LacksRoomError(StoreError, OSError):
+    """The disk has not enough room beside its reserve."""
+
+
 class UnknownOutcomeError(LogWriteError):
     """A LogWriteError whose bytes may still be in the log: the next start may find them.  Send no reply at all."""
 

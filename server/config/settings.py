@@ -321,9 +321,9 @@ class Settings:
     repl_max_batch_bytes = Memory(
         Section.REPLICATION,
         512 * _MB,
-        "A replica takes no batch of the log that is longer, and holds one that is not whole yet in memory. A batch"
-        " holds the writes that all clients of the primary sent at once: this is twice what maxmemory-clients lets them"
-        " send, so raise both together.",
+        "A replica takes no batch of the log that is longer. It holds 16 MB of one in memory, and the rest in a file"
+        " without a name in its data directory. A batch holds the writes that all clients of the primary sent at once:"
+        " this is twice what maxmemory-clients lets them send, so raise both together.",
         minimum=_MB,
     )
     replica_announce_ip = Text(

@@ -25,7 +25,7 @@ from riverbed.server.replication.attempts import Attempts
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.server.replication.worker import NO_ROOM
-from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, Refusal, ReplayError, StateLostError
+from riverbed.store.errors import TABLE_DAMAGE, LacksRoomError, LogWriteError, Refusal, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 
@@ -217,7 +217,7 @@ class Follower:
             engine.set_replids(replids)
             self._replicas.cut_off()  # they connect again and are sent the new id
         log.info("the primary continues at offset %d", offset)
-        self._stream = LogStream(offset, self._config.repl_max_batch_bytes)
+        self._stream = LogStream(offset, self._config.repl_max_batch_bytes, self._engine.new_spill)
         self._connected()
 
     def _connected(self) -> None:
@@ -265,7 +265,9 @@ class Follower:
     def _lost(self, error: LinkError) -> None:
         """End what the link was for, and try again later."""
         self._link = None
-        self._stream = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         self._drop_full_sync()
         if self._stopped:
             return
@@ -316,11 +318,13 @@ class Follower:
         try:
             while True:
                 batches = stream.next_slice(SLICE_BYTES, SLICE_COMMANDS)
-                if batches and self._lacks_room:
-                    self._refuse(link, LACKS_ROOM)
-                    return
                 if batches:
-                    self._apply(batches)
+                    try:
+                        if self._lacks_room:
+                            raise LacksRoomError
+                        self._apply(batches)
+                    finally:
+                        batches[-1].release()
                 elif not stream.is_unfinished:
                     break
                 if self._clock.monotonic() >= end_s:
@@ -328,6 +332,9 @@ class Follower:
                     break
         except FrameError as error:
             self._damaged(error)
+            return
+        except LacksRoomError:
+            self._refuse(link, LACKS_ROOM)
             return
         except TABLE_DAMAGE as error:
             self._needs.damage_met()
@@ -346,6 +353,9 @@ class Follower:
             return
         except StateLostError as error:
             self._needs.ticks.give_up(error)
+            return
+        except OSError as error:
+            self._refuse(link, f"a long batch of the primary cannot be held: {error}")
             return
         link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
         self._acknowledge()

@@ -29,7 +29,7 @@ from riverbed.store.disk.real_files import DIRECTORY_MODE
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import LogFile
-from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.log.stream_reader import LogStream, data_of
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 
@@ -86,7 +86,8 @@ class FullSync:
         self._on_done = on_done
         self._on_progress = on_progress
         self._base_left = head.base_bytes
-        self._stream = LogStream(head.start, core.config.repl_max_batch_bytes, from_file=True)
+        self._stream = LogStream(head.start, core.config.repl_max_batch_bytes, core.engine.new_spill, from_file=True)
+        self._is_complete = False
         self._replayed: LogPosition | None = None
         self._news = asyncio.Event()
         self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{next(_numbers)}"
@@ -140,11 +141,14 @@ class FullSync:
     def take_slice(self, most_bytes: int, most_commands: int) -> bool:
         """Append some of the batches that have come to the log; -> whether there may be more.
 
-        Raises FrameError, LogWriteError.
+        Raises FrameError, LogWriteError, OSError.
         """
         batches = self._stream.next_slice(most_bytes, most_commands)
         if batches:
-            self._log.append_verbatim(b"".join([batch.data for batch in batches]), batches[-1].offset)
+            try:
+                self._log.append_verbatim(data_of(batches), batches[-1].offset)
+            finally:
+                batches[-1].release()
             self._news.set()
         return bool(batches) or self._stream.is_unfinished
 
@@ -164,6 +168,7 @@ class FullSync:
         await self._make_tables()
         await self._tasks.in_thread("syncing what a full sync received", self._make_durable, expected=_EXPECTED)
         self._swap()
+        self._is_complete = True
         self._on_done(self._stream)
 
     async def _make_tables(self) -> None:
@@ -240,6 +245,8 @@ class FullSync:
         """
         self._log.close()
         self._close_base()
+        if not self._is_complete:
+            self._stream.close()
         _remove(self._tasks, self._directory)
         self._replacement.clear_up()
 

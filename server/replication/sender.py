@@ -261,7 +261,7 @@ class Sender:
         if self.session.congested:
             self._is_at_end = False  # they come from the files, when the replica has read what it was sent
             return
-        if sum(len(batch.data) for batch in batches) > LIVE_BYTES:
+        if batches[-1].spill is not None or sum(len(batch.data) for batch in batches) > LIVE_BYTES:
             self._is_at_end = False
             self._pump_soon()
             return

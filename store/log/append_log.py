@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
@@ -333,19 +333,23 @@ class Log:
         self._offset = offset
         return annotation
 
-    def append_verbatim(self, data: bytes, offset: int) -> None:
+    def append_verbatim(self, pieces: Iterable[bytes], offset: int) -> None:
         """Write whole batches of another log with our replication id as they are; `offset` is the one after them.
 
-        The caller has verified them.  Raises LogWriteError with nothing appended.
+        The caller has verified them.  An OSError of `pieces` is one of the write.  Raises LogWriteError with nothing
+        appended.
         """
         if self.refusal is not None or self._fd < 0 or self._ids_are_unlisted:
             self._require_writable()
+        size = 0
         try:
-            write_all(self._files, self._fd, data)
+            for data in pieces:
+                write_all(self._files, self._fd, data)
+                size += len(data)
         except OSError as error:
             raise self._cut_back(error) from error
         self._before_last = (self._position, self._offset)
-        self._position += len(data)
+        self._position += size
         self._offset = offset
 
     def write_preface(self, select: bytes, now_ms: int) -> None:
@@ -354,7 +358,7 @@ class Log:
         Raises LogWriteError with nothing appended.
         """
         assert self._position == 0, "a preface comes first"
-        self.append_verbatim(select + encode_annotation(select, self._offset, now_ms), self._offset)
+        self.append_verbatim((select + encode_annotation(select, self._offset, now_ms),), self._offset)
 
     def _require_writable(self) -> None:
         """Raise LogWriteError unless a batch may be written.

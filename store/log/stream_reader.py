@@ -9,18 +9,21 @@ batch is parsed as it arrives, so that bytes that are no log are refused at the 
 requests natively, if possible, and frame by frame what is not one.
 
 The parsed words of a batch take up to ten times as much memory as its bytes.  So a batch of more than a few megabytes
-is only checked as it arrives, held once, and parsed again piece by piece when it is executed.
+is only checked as it arrives, held once, and parsed again piece by piece when it is executed.  A primary that never
+closes a batch may send as many bytes as the longest one has.  So what is checked of a batch of more than 16 MB is held
+in a file (`spill.py`), and only the end in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.file_reader import is_preface, whole_requests
+from riverbed.store.log.spill import PIECE_BYTES, Spill
 from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, count_of, parse_front, words_of
 
 # A longer batch is parsed as it arrives.
@@ -30,12 +33,16 @@ _ALL: Final = 1 << 62
 _PIECE_BYTES: Final = 64 << 10
 # The words of a batch are kept up to this length.
 _KEPT_BYTES = 4 << 20
+# The bytes of a batch are held in memory up to this length.
+HELD_BYTES = 16 << 20
 # How much of a frame is parsed at first; nearly all frames are shorter.
 _WINDOW_BYTES: Final = 4 << 10
 
 
 class StreamedBatch(NamedTuple):
     """One batch: its `data`, of which the first `covered` bytes stand before the annotation, and what it holds.
+
+    The data of a long batch are in the file `spill`, and `data` is empty; who takes it closes it with `release`.
 
     `command_bytes` of the covered bytes are plain commands, the rest comment lines; `offset` is the one after it.
     `requests` is None when they must be parsed again, because they are too many to be held at once; `pieces` has them
@@ -48,22 +55,47 @@ class StreamedBatch(NamedTuple):
     command_bytes: int
     requests: Sequence[LoggedRequest] | None
     offset: int
+    spill: Spill | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.data) if self.spill is None else self.spill.size
 
     def pieces(self) -> Iterator[Sequence[LoggedRequest]]:
-        """The requests, a few at a time.  Raises FrameError when an extension line is malformed."""
-        return _parsed_again(self.data, self.covered) if self.requests is None else iter((self.requests,))
+        """The requests, a few at a time.  Raises FrameError when an extension line is malformed, OSError."""
+        if self.requests is not None:
+            return iter((self.requests,))
+        spill = self.spill
+        if spill is None:
+            return _parsed_again(lambda start, end: self.data[start:end], self.covered)
+        for _ in spill.pieces():  # nothing is executed that was not compared with its checksum
+            pass
+        return _parsed_again(spill.read, self.covered)
 
     @property
     def commands(self) -> list[list[bytes]]:
         return words_of([request for piece in self.pieces() for request in piece])
 
     def command_data(self) -> bytes:
-        """The plain commands alone, for a foreign replica."""
+        """The plain commands alone, for a foreign replica; not of a long batch."""
+        assert self.spill is None, "it is read from the log"
         return without_comments(self.data, self.covered, self.command_bytes)
+
+    def release(self) -> None:
+        if self.spill is not None:
+            self.spill.close()
+
+
+def data_of(batches: Sequence[StreamedBatch]) -> Iterator[bytes]:
+    """The bytes of a slice's batches, those of a long one in pieces.  Raises OSError."""
+    yield b"".join([batch.data for batch in batches])
+    spill = batches[-1].spill
+    if spill is not None:
+        yield from spill.pieces()
 
 
 class _Command:
-    """A command that is not whole yet: `missing` words must follow, from `at` on."""
+    """A command that is not whole yet: `missing` words must follow, from byte `at` of the batch on."""
 
     __slots__ = ("at", "missing", "words")
 
@@ -93,26 +125,38 @@ class LogStream:
     With `from_file` the first batch may be the preface of the file it was read from, which does not move the offset.
     """
 
-    def __init__(self, offset: int, most_bytes: int, *, from_file: bool = False) -> None:
-        """No batch may be longer than `most_bytes`."""
+    def __init__(
+        self, offset: int, most_bytes: int, make_spill: Callable[[], Spill] | None = None, *, from_file: bool = False
+    ) -> None:
+        """No batch may be longer than `most_bytes`.  Without `make_spill` all of it is held in memory."""
         self.offset = offset
         self._most_bytes = most_bytes
+        self._make_spill = make_spill
         self._take_whole = whole_requests()
         self._may_be_preface = from_file
         self._buffer = bytearray()
         self.is_unfinished = False  # the last `next` stopped before the end of the buffer
-        self._wanted = 1  # the buffer must hold this many bytes before another try
+        self._wanted = 1  # this many bytes of the batch must be there before another try
+        self._spill: Spill | None = None  # the front of the batch; the buffer has what follows
+        self._spilled = 0  # how many bytes that is
         # State of the frame-by-frame parser: its place in the batch, -1 while it is not in use, and what it found.
         self._frame_at = -1
         self._plain_bytes = 0
         self._found = CommandCollector()
         self._keeps_words = True  # until the batch is long
         self._command: _Command | None = None  # the one that is not whole yet
+        self._word_end = -1  # in the batch, of a long word that has not arrived whole; -1 for none
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of batches not returned yet."""
+        """Bytes in memory of batches not returned yet."""
         return len(self._buffer)
+
+    def close(self) -> None:
+        """Give up what has come of a batch."""
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
 
     def feed(self, data: bytes) -> None:
         self._buffer += data
@@ -120,12 +164,16 @@ class LogStream:
     def next(self, most_frames: int = _ALL) -> StreamedBatch | None:
         """The next whole batch, None when more bytes are needed.
 
-        Also None after about `most_frames` frames of a batch that has more: `is_unfinished` is set then, and the next
-        call continues.  Raises FrameError when what arrived is not a sound batch that continues the one before; the
-        stream cannot be used after that.
+        Also None after about `most_frames` frames of a batch that has more, or when more of it has to leave the memory:
+        `is_unfinished` is set then, and the next call continues.  Raises FrameError when what arrived is not a sound
+        batch that continues the one before, OSError when a long one cannot be held; the stream can only be closed after
+        that.
         """
         self.is_unfinished = False
-        if len(self._buffer) < self._wanted:
+        if self._make_spill is not None and self._frame_at >= 0:
+            self._spill_front(self._make_spill)
+        if self._spilled + len(self._buffer) < self._wanted:
+            self.is_unfinished = self._can_spill
             return None
         batch = None
         if self._frame_at < 0:
@@ -136,32 +184,38 @@ class LogStream:
         if batch is None:
             batch = self._framed_batch(most_frames)
         if batch is not None:
-            del self._buffer[: len(batch.data)]
+            del self._buffer[: batch.size - self._spilled]
             self._wanted = 1
             self._frame_at = -1
+            self._spill, self._spilled = None, 0
             self._may_be_preface = False
             self.offset = batch.offset
+        elif self._can_spill:
+            self.is_unfinished = True
         return batch
 
     def next_slice(self, most_bytes: int, most_commands: int) -> list[StreamedBatch]:
         """Whole batches for a slice of work, about as many as that; none also when `is_unfinished` is set.
 
-        Sound batches before a damaged one are returned; the next call raises FrameError.
+        Only the last one may be in a file; whoever takes it releases it.  Sound batches before a damaged one are
+        returned; the next call raises FrameError, OSError.
         """
         batches: list[StreamedBatch] = []
         size = count = 0
         while size < most_bytes and count < most_commands:
             try:
                 batch = self.next(most_commands)
-            except FrameError:
+            except (FrameError, OSError):
                 if batches:
                     break
                 raise
             if batch is None:
                 break
             batches.append(batch)
+            if batch.spill is not None:
+                break
             size += len(batch.data)
-            count += len(batch.requests or ())  # none are held of a long batch, which ends the slice by its size
+            count += len(batch.requests or ())  # none are held of a longer batch, which ends the slice by its size
         return batches
 
     def _simple_batch(self, mark: int) -> StreamedBatch | None:
@@ -185,6 +239,9 @@ class LogStream:
         if self._frame_at < 0:
             self._frame_at, self._plain_bytes, self._found, self._command = 0, 0, CommandCollector(), None
             self._keeps_words = True
+        if self._word_end >= 0:
+            self._pass_word(self._word_end)
+            self._word_end = -1
         window = _WINDOW_BYTES
         while True:
             if most <= 0:
@@ -194,12 +251,15 @@ class LogStream:
                 most -= count
                 continue
             start = self._frame_at if self._command is None else self._command.at
-            data = bytes(memoryview(self._buffer)[start : start + window])
+            at = start - self._spilled
+            data = bytes(memoryview(self._buffer)[at : at + window])
             try:
                 end = start + self._parse_on(data, start)
             except ShortFrame as short:
-                if start + short.needed > len(self._buffer):
+                if at + short.needed > len(self._buffer):
                     self._need(start + short.needed)
+                    if not self._keeps_words and short.line_end is not None:
+                        self._word_end = start + short.line_end
                     return None
                 if self._keeps_words:
                     window = max(2 * window, short.needed)
@@ -222,14 +282,14 @@ class LogStream:
 
     def _take_requests(self) -> int:
         """Take whole requests natively, a piece of them; -> how many.  Raises FrameError when the batch is too long."""
-        start = self._frame_at
+        start = self._frame_at - self._spilled
         if self._buffer[start : start + 1] != b"*":
             return 0
         self._found.finish()
         requests: list[LoggedRequest] = []
         taken = parse_front(LOGGED, bytes(memoryview(self._buffer)[start : start + _PIECE_BYTES]), requests)
         if taken:
-            self._need(start + taken + 1)
+            self._need(self._frame_at + taken + 1)
             self._frame_at += taken
             self._plain_bytes += taken
             if self._keeps_words:
@@ -261,7 +321,8 @@ class LogStream:
 
     def _pass_word(self, end: int) -> None:
         """Pass over a long word of the command, which ends at `end`, without a copy of it.  Raises FrameError."""
-        if self._buffer[end : end + 2] != b"\r\n":
+        at = end - self._spilled
+        if self._buffer[at : at + 2] != b"\r\n":
             raise FrameError(UNCLOSED_WORD)
         assert self._command is not None
         self._command.missing -= 1
@@ -278,16 +339,42 @@ class LogStream:
             if self._command is not None:
                 self._command.words.clear()
 
+    @property
+    def _checked_bytes(self) -> int:
+        """How many bytes in front of the buffer nobody has to look at again."""
+        if self._word_end >= 0:
+            return min(self._word_end - self._spilled, len(self._buffer))
+        return (self._frame_at if self._command is None else self._command.at) - self._spilled
+
+    @property
+    def _can_spill(self) -> bool:
+        """Whether a piece of a long batch has to leave the memory."""
+        is_long = self._frame_at >= 0 and not self._keeps_words and self._spilled + len(self._buffer) > HELD_BYTES
+        return is_long and self._make_spill is not None and self._checked_bytes >= PIECE_BYTES
+
+    def _spill_front(self, make_spill: Callable[[], Spill]) -> None:
+        """Move a piece of a long batch to its file.  Raises OSError."""
+        if not self._can_spill:
+            return
+        if self._spill is None:
+            self._spill = make_spill()
+        with memoryview(self._buffer) as held, held[:PIECE_BYTES] as piece:
+            self._spill.append(piece)
+        del self._buffer[:PIECE_BYTES]
+        self._spilled += PIECE_BYTES
+
     def _closed(self, mark: int, end: int) -> StreamedBatch:
-        """The batch that the annotation at `mark` closes.  Raises FrameError when it does not fit."""
+        """The batch that the annotation at `mark` closes.  Raises FrameError when it does not fit, OSError."""
         self._found.finish()
-        data = bytes(memoryview(self._buffer)[:end])
-        annotation = logformat.parse_annotation(data, mark)
+        spill, front = self._spill, self._spilled
+        data = bytes(memoryview(self._buffer)[: end - front])
+        annotation = logformat.parse_annotation(data, mark - front)
         if annotation is None:
             raise FrameError("malformed annotation line")
         if annotation.covered != mark or not mark:
             raise FrameError(f"annotation covers {annotation.covered} bytes, not the {mark} since the last one")
-        if not logformat.is_sound(annotation, crc32c(memoryview(data)[:mark])):
+        checksum = crc32c(memoryview(data)[: mark - front], 0 if spill is None else spill.checksum)
+        if not logformat.is_sound(annotation, checksum):
             raise FrameError("checksum does not match")
         after = self.offset + self._plain_bytes
         if self._may_be_preface and annotation.offset == self.offset and is_preface(self._found.commands):
@@ -295,32 +382,52 @@ class LogStream:
         if annotation.offset != after:
             raise FrameError(f"the annotation says replication offset {annotation.offset}, not {after}")
         requests = [*self._found.commands] if self._keeps_words else None
-        return StreamedBatch(data, mark, self._plain_bytes, requests, after)
+        if spill is not None:
+            spill.append(memoryview(data))
+            data = b""
+        return StreamedBatch(data, mark, self._plain_bytes, requests, after, spill)
 
 
-def _parsed_again(data: bytes, covered: int) -> Iterator[list[LoggedRequest]]:
-    """The requests in the first `covered` bytes of the sound batch `data`, a piece at a time."""
+def _parsed_again(read: Callable[[int, int], bytes], covered: int) -> Iterator[list[LoggedRequest]]:
+    """The requests in the first `covered` bytes of a sound batch, a piece at a time; `read` has what is between two.
+
+    A request that is longer than a piece is in memory as a whole.
+    """
     found = CommandCollector()
     at = 0
     while at < covered:
         taken = 0
         if IS_NATIVE and found.is_settled:
-            piece = data[at : min(at + _PIECE_BYTES, covered)]
+            piece = read(at, min(at + _PIECE_BYTES, covered))
             taken = parse_front(LOGGED, piece, cast("list[LoggedRequest]", found.commands))
         if taken:
             at += taken
         else:
-            words, end = logformat.parse_frame(data, at)
-            if words is None:
-                found.take_comment(data[at:end])
-            else:
-                found.take_command(words)
-            at = end
+            at = _take_frame(read, at, covered, found)
         if found.is_settled and found.commands:
             yield [*found.commands]
             found.commands.clear()
     found.finish()
     yield [*found.commands]
+
+
+def _take_frame(read: Callable[[int, int], bytes], start: int, covered: int, found: CommandCollector) -> int:
+    """Take the frame at `start`, which is whole; -> where it ends."""
+    window = _WINDOW_BYTES
+    while True:
+        data = read(start, min(start + window, covered))
+        try:
+            words, size = logformat.parse_frame(data, 0)
+        except ShortFrame as short:
+            if start + window >= covered:
+                raise
+            window = max(2 * window, short.needed)
+            continue
+        if words is None:
+            found.take_comment(data[:size])
+        else:
+            found.take_command(words)
+        return start + size
 
 
 def _are_requests(requests: list[LoggedRequest]) -> bool:

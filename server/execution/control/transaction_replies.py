@@ -14,7 +14,6 @@ between two changes of the store, with a view, and its long replies are read fro
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import resource
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server.protocol.encode import array_header
 from riverbed.server.protocol.replies import LONG_BYTES, LongReply, Mixture, Settled
+from riverbed.store.disk.nameless import nameless_file
 from riverbed.store.streams.view import PIECE_BYTES
 from riverbed.store.tables.view import OpenView
 
@@ -104,14 +104,6 @@ def _as_spool_error() -> Iterator[None]:
         raise SpoolError(f"its replies are too long for memory, and a file cannot take them: {error}") from error
 
 
-@contextlib.contextmanager
-def _nameless_file(directory: Path) -> Iterator[io.FileIO]:
-    import tempfile
-
-    with tempfile.TemporaryFile(dir=directory, prefix="replies-", buffering=0) as file:
-        yield file
-
-
 class _Spool:
     """A file that is written, then read from its beginning, and gone when it is closed."""
 
@@ -120,7 +112,7 @@ class _Spool:
         self._space = space
         self._held = contextlib.ExitStack()
         with _as_spool_error():
-            self._file = self._held.enter_context(_nameless_file(space.directory))
+            self._file = self._held.enter_context(nameless_file(space.directory, "replies-"))
         try:
             space.check_descriptor(self._file.fileno())
         except SpoolError:
