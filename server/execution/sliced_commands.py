@@ -124,8 +124,8 @@ class SlicedCommands:
         So a request waits for the slices of one tick, not of two.
         """
         self._show_views()
-        if not self._waiting:
-            return
+        if self._alone is not None or not self._waiting:
+            return  # a transaction that waited for a view may have begun: the slices of others come behind it
         if self._rests:
             self._rests = False
         else:

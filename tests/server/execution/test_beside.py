@@ -16,6 +16,7 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS, Command
+from riverbed.server.execution import sliced_commands
 from riverbed.server.execution.beside import may_run_beside
 from riverbed.server.execution.control import transaction_replies, transactions
 from tests.support.in_process import HandClock
@@ -581,6 +582,34 @@ def test_reads_with_long_replies_are_of_one_moment(tmp_path: Path, monkeypatch: 
         assert reply.count(b"-1\r\n") == 2 * N
         ticks.executor.beside.sockets = None
         await ticks.settle()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_long_command_of_another_client_does_nothing_between_the_turns_of_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LONG_BYTES", "_MIN_ROOM"):
+        monkeypatch.setattr(transaction_replies, name, 300)
+    monkeypatch.setattr(transaction_replies, "_BYTES_A_COMMAND", 0)
+    monkeypatch.setattr("riverbed.server.commands.keys.keys._KEYS_A_SLICE", 1)
+    monkeypatch.setattr(sliced_commands, "SLICES_S", 60.0)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(client, *WRITES)
+        glances = Glances(ticks, lambda look: None)
+        reads = ["XRANGE s - +", *["XLEN s"] * N]
+        whole = await execute(ticks, client, *reads)  # the next view is there at once
+        assert whole.count(b":%d\r\n" % N) == N
+        looks = glances.looks
+        other.send("DEL missing s")  # its first slice changes nothing
+        assert await execute(ticks, client, *reads) == whole
+        assert glances.looks > looks + N
+        await ticks.settle()
+        assert other.replies() == [b":1\r\n"]
         ticks.close()
 
     in_loop(body())
