@@ -173,6 +173,7 @@ def _pel(key: bytes, row: bytes) -> Row:
         "last_id": _packed_id(key.removeprefix(group_prefix(decode_group_prefix(key)))),
         "consumer_no": run.consumer_no,
         "delivery_time_ms": run.time_ms,
+        "turn": run.turn,
         "delivery_count": run.delivery_count,
         "ids": [_id(entry_id) for entry_id in unpack_ids(run.packed)],
     }

@@ -13,6 +13,7 @@ from riverbed.store.tables.environment import TABLES
 from riverbed.tools.cli import main
 from riverbed.tools.console.keytext import key_text
 from riverbed.tools.console.steps import StepProgress
+from tests.support.in_process import HandClock, Product
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -226,6 +227,19 @@ def test_every_row_of_every_table_is_told(stopped: Path) -> None:
         assert sum(row["table"] == "entries" for row in rows) == 2502
         (pending,) = (row for row in rows if row["table"] == "pel")
         assert (pending["ids"], pending["delivery_count"]) == (["1-1", "1-2", "1-3"], 1)
+
+
+def test_runs_of_one_millisecond_are_told_apart_by_their_turns(tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock(1_700_000_000_000))
+    for number in range(1, 4):
+        product.run("XADD", "s", f"{number}-0", "f", "v")
+    product.run("XGROUP", "CREATE", "s", "g", "0")
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XCLAIM", "s", "g", "Alice", "0", "1-0", "JUSTID")
+    product.close()
+    rows = dumped(tmp_path / "data" / "state", "--table", "pel")
+    told = [(row["ids"], row["delivery_time_ms"], row["turn"]) for row in rows]
+    assert told == [(["1-0"], 1_700_000_000_000, 1), (["2-0", "3-0"], 1_700_000_000_000, 0)]
 
 
 def test_only_the_tables_and_rows_asked_for_are_told(stopped: Path) -> None:
