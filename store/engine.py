@@ -49,6 +49,7 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.space import Space
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
+from riverbed.store.tables.transaction import Mark
 
 _PING: Final = encode_command([b"PING"])
 # A full file of the log with more bytes than this to sync goes on until a checkpoint's thread has synced most of them.
@@ -365,18 +366,17 @@ class Engine:
             self.on_batches(batches)
         self._prepare_next(self.log.end.position - begin)
 
-    def rollback(self, keep: int, now_ms: int, changes: int | None = None) -> None:
-        """Undo the changes of the open transaction after the first `keep` commands that this tick logged.
+    def rollback(self, now_ms: int, mark: Mark | None = None) -> None:
+        """Undo the changes of the open transaction behind `mark`, all of this tick without one.
 
-        These commands are committed first.  The state is then restored from the last checkpoint and the log's tail.
-        `changes` is what `WriteTxn.changes` was behind them; None for what it was before this tick.
-        Raises LogWriteError when they cannot be written; then all of the tick is undone.
+        The commands before it are committed first.  The state is then restored from the last checkpoint and the log's
+        tail.  Raises LogWriteError when these commands cannot be written; then all of the tick is undone.
         """
         txn = self.txn
-        txn.changes = self._changes_at_commit if changes is None else changes
+        mark = mark or Mark(0, 0, self._changes_at_commit)
         txn.unlogged = None
-        del txn.log[keep:]
-        txn.extension_bytes = sum(len(lines) for lines in txn.log if lines.startswith(b"#"))
+        del txn.log[mark.lines :]
+        txn.extension_bytes, txn.changes = mark.extension_bytes, mark.changes
         self.commit(now_ms)
         self._restore(txn.changes)
 

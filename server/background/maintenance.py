@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.limits.eviction import Evictor
     from riverbed.store.errors import Refusal
+    from riverbed.store.tables.transaction import Mark
 
 log = logging.getLogger("riverbed")
 
@@ -106,17 +107,17 @@ class Maintenance:
         try:
             more = self._engine.purge(PURGE_SLICE_S)
         except _EXPECTED as error:
-            if self._undo("the purge", error, len(self._engine.txn.log), self._engine.txn.changes):
+            if self._undo("the purge", error, self._engine.txn.mark()):
                 self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
             return
         if more:
             self._purge_timer = self._loop.call_later(PURGE_PAUSE_S, self._purge)
         self._checkpoints.arm()
 
-    def _undo(self, name: str, error: Exception, mark: int, changes: int) -> bool:
+    def _undo(self, name: str, error: Exception, mark: Mark) -> bool:
         """Undo what a chore has done; -> whether the server goes on."""
         try:
-            self._failures.undo_chore(name, error, mark, changes)
+            self._failures.undo_chore(name, error, mark)
         except StateLostError as failure:
             self._ticks.give_up(failure)
             return False
@@ -131,12 +132,12 @@ class Maintenance:
         txn = self._engine.txn
         # replicas would never come level if writes are held and keys expire
         if not self._gate.holds_writes and self._clock.monotonic() >= self._expire_again_s:
-            mark, changes = len(txn.log), txn.changes
+            mark = txn.mark()
             try:
                 self._expire(now_ms)
             except _EXPECTED as error:
                 self._expire_again_s = self._clock.monotonic() + RETRY_S
-                if not self._undo("what removes expired keys", error, mark, changes):
+                if not self._undo("what removes expired keys", error, mark):
                     return
         if txn.log:
             self._ticks.want_tick()

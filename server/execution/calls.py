@@ -13,6 +13,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.server.stats.stats import SLOWLOG_WORDS
 from riverbed.store.errors import StateLostError
+from riverbed.store.tables.transaction import Mark
 
 if TYPE_CHECKING:
     from riverbed.server.commands.dispatch import FastCommand
@@ -73,7 +74,8 @@ class Calls:
 
     def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
         """Run the handler; an error becomes the reply.  After an unexpected exception, what it logged is undone."""
-        mark, changes = len(self._txn.log), self._txn.changes
+        txn = self._txn
+        mark, extension_bytes, changes = len(txn.log), txn.extension_bytes, txn.changes  # `txn.mark` takes 0.25 µs
         try:
             reply = handler(request)
         except CommandError as error:
@@ -81,7 +83,7 @@ class Calls:
         except StateLostError:
             raise
         except Exception as error:
-            reply = self.failures.fault(command, error, mark, changes)
+            reply = self.failures.fault(command, error, Mark(mark, extension_bytes, changes))
         if reply.__class__ is SlicedCommand and reply.is_alone:
             return reply  # a part of a transaction, which ends itself
         self.end_command(mark)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.ticks import Events, Turns
     from riverbed.server.protocol.replies import LongReply
+    from riverbed.store.tables.transaction import Mark
 
 log = logging.getLogger("riverbed")
 
@@ -75,11 +76,8 @@ class Failures:
         line = error_line(error.text)
         return (line if command.rests_on_tables else Settled(line),)
 
-    def fault(self, command: Command, error: Exception, mark: int, changes: int) -> tuple[bytes]:
-        """Undo a command whose handler raised an exception, and keep the commands before it; -> the error reply.
-
-        These have logged `mark` commands in this tick, and the counter of changes was at `changes` behind them.
-        """
+    def fault(self, command: Command, error: Exception, mark: Mark) -> tuple[bytes]:
+        """Undo a command whose handler raised an exception, and keep those before `mark`; -> the error reply."""
         txn = self._core.txn
         has_done_nothing = txn.is_unchanged_since(mark)
         if isinstance(error, lmdb.ReadersFullError) and has_done_nothing:
@@ -90,12 +88,11 @@ class Failures:
             self.damage_met()
             # LMDB takes no more writes in a transaction that has met a broken page
             is_undone = has_done_nothing and isinstance(error, DamagedRowError)
-            return self._undone(command, self._repair_reason(error), mark, changes, has_done_nothing=is_undone)
+            return self._undone(command, self._repair_reason(error), mark, has_done_nothing=is_undone)
         if isinstance(error, MemoryError) and not self._gate.is_loading:
             # a write may have met it between the tables and the log
             is_only_a_read = has_done_nothing and bool(command.flags & Flag.READONLY)
-            text = f"OOM not enough memory for {name}"
-            return self._undone(command, text, mark, changes, has_done_nothing=is_only_a_read)
+            return self._undone(command, f"OOM not enough memory for {name}", mark, has_done_nothing=is_only_a_read)
         is_harmless = has_done_nothing and command.flags & Flag.READONLY and not isinstance(error, lmdb.Error)
         if is_harmless or self._gate.is_loading:  # nothing writes during a load, which goes on
             self._report_bug(f"{name} failed", error)
@@ -106,7 +103,7 @@ class Failures:
         else:
             self._report_bug(f"{name} was undone", error)
             text = f"ERR internal error: {name} was undone ({type(error).__name__})"
-        self.roll_back(mark, changes)
+        self.roll_back(mark)
         return self.refused(command, CommandError(text.replace("\n", " ")))
 
     def _repair_reason(self, damage: Exception) -> str:
@@ -117,11 +114,11 @@ class Failures:
             return f"ERR {damage.what} {place}is damaged: its checksum does not fit. {cure}"
         return f"ERR a page of the tables is damaged ({damage}). {cure}"
 
-    def _undone(self, command: Command, text: str, mark: int, changes: int, *, has_done_nothing: bool) -> tuple[bytes]:
+    def _undone(self, command: Command, text: str, mark: Mark, *, has_done_nothing: bool) -> tuple[bytes]:
         """Undo a command that cannot be done, through no fault of the code; `text` is the error reply."""
         log.error("%s failed: %s", command.full_name.decode(), text.partition(" ")[2])
         if not has_done_nothing:
-            self.roll_back(mark, changes)
+            self.roll_back(mark)
         return self.refused(command, CommandError(text))
 
     def _report_bug(self, what: str, error: Exception) -> None:
@@ -139,22 +136,19 @@ class Failures:
         for mend in self._events.damaged:
             mend()
 
-    def undo_chore(self, name: str, error: Exception, mark: int, changes: int) -> None:
+    def undo_chore(self, name: str, error: Exception, mark: Mark) -> None:
         """As `fault`, for work that no client has asked for and that is tried again.  Raises StateLostError."""
         log.warning("%s was undone: %s", name, error)
         if isinstance(error, TABLE_DAMAGE):
             self.damage_met()
-        self.roll_back(mark, changes)
+        self.roll_back(mark)
 
-    def roll_back(self, mark: int, changes: int) -> None:
-        """Undo what the tick has done beyond its first `mark` logged commands.  Raises StateLostError.
-
-        The counter of changes was at `changes` behind these.
-        """
+    def roll_back(self, mark: Mark) -> None:
+        """Undo what the tick has done behind `mark`.  Raises StateLostError."""
         if self._turns.is_alone:
             return  # it is of a request beside a transaction, which has done nothing to the tables
         try:
-            self._engine.rollback(mark, self._core.now_ms(), changes)
+            self._engine.rollback(self._core.now_ms(), mark)
         except LogWriteError as failure:
             self.commit_failed(failure)
         else:

@@ -19,6 +19,7 @@ from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import Block, LongReply
 from riverbed.store.errors import StateLostError
+from riverbed.store.tables.transaction import Mark
 from riverbed.store.wire import Mix
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ class FastPath:
                             self._hold_back(session, [argv, *waiting])
                             break
                     run_of, run_count = entry, 1
-                mark, changes = len(logged), txn.changes
+                mark, extension_bytes, changes = len(logged), txn.extension_bytes, txn.changes
                 if isinstance(argv, list):
                     request.argv = argv
                 else:
@@ -192,13 +193,14 @@ class FastPath:
                 except StateLostError:
                     raise
                 except Exception as error:
+                    before = Mark(mark, extension_bytes, changes)
                     if not isinstance(argv, list):
-                        self._failures.roll_back(mark, changes)  # the request that cannot be executed fails again
+                        self._failures.roll_back(before)  # the request that cannot be executed fails again
                         run_count -= 1
                         run_of = run_of if run_count else None
                         count += _take_one_by_one(session, argv, requests, waiting)
                         continue
-                    reply = self._failures.fault(entry.command, error, mark, changes)
+                    reply = self._failures.fault(entry.command, error, before)
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
                     wire = reply[0]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import lmdb
 
@@ -59,6 +59,14 @@ class Namespace:
 Notify = Callable[[Change, Namespace, bytes], None]
 
 
+class Mark(NamedTuple):
+    """A place in a tick: what the commands before it have logged and counted, see `Transaction`."""
+
+    lines: int
+    extension_bytes: int
+    changes: int
+
+
 class Dirty(Protocol):
     """An object that caches rows and has changed them."""
 
@@ -100,7 +108,7 @@ class Transaction:
         self.tables = tables
         self.handles = tables.handles
         self.log: list[bytes] = []
-        self.extension_bytes = 0
+        self.extension_bytes = 0  # of the log: those that are in comment lines, which no offset counts
         self.changes = 0  # since the start, as Redis counts them: see `Engine.changes_since_checkpoint`
         self.unlogged: Unlogged | None = None
         self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
@@ -346,9 +354,13 @@ class Transaction:
         """
         self._changed_at = len(self.log)
 
-    def is_unchanged_since(self, mark: int) -> bool:
-        """Whether nothing has changed since `mark` commands were logged.  May say no without a reason."""
-        return len(self.log) == mark and self.unlogged is None and self._changed_at != mark
+    def mark(self) -> Mark:
+        """The place in the tick where the next command begins."""
+        return Mark(len(self.log), self.extension_bytes, self.changes)
+
+    def is_unchanged_since(self, mark: Mark) -> bool:
+        """Whether nothing has changed behind `mark`.  May say no without a reason."""
+        return len(self.log) == mark.lines and self.unlogged is None and self._changed_at != mark.lines
 
     def log_later(self, changed: Unlogged) -> None:
         """Have `changed` log its rest when the command ends, or before another object changes."""

@@ -294,7 +294,7 @@ def test_a_command_that_fails_half_way_has_changed_nothing(store: Store, kept: b
         store.add(b"kept", "1-0", db=2)
         Idempotence(store.stream(b"a")).record(b"producer", b"two", sid("900-0"))
     expected = store.dump()
-    mark = len(store.txn.log)
+    mark = store.txn.mark()
 
     stream = store.stream(b"a")
     stream.append_entry(sid("950-0"), [b"f", b"v"])
@@ -307,7 +307,7 @@ def test_a_command_that_fails_half_way_has_changed_nothing(store: Store, kept: b
     store.txn.reader = cast("lmdb.Cursor[bytes]", FailingReader(store.txn.reader))
     with pytest.raises(Mishap):
         store.stream(b"other", 5).delete_entries([sid("1-0")])
-    store.engine.rollback(mark, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms, mark)
 
     assert store.dump() == expected
     assert store.txn.log == []
@@ -323,7 +323,7 @@ def test_a_rollback_behind_a_new_file_still_begins_it_with_its_database(open_sto
     store.commit()
     assert store.engine.log.end.file_seq == 2
     store.add(b"s", "2-0", db=3)
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     store.add(b"s", "3-0", db=3)
     assert store.txn.log[0].startswith(b"*5\r\n$4\r\nXADD\r\n")
     store.commit()
@@ -611,7 +611,7 @@ def fill_the_map(store: Store, *, heed: bool) -> int:
             if number % 50 == 0:
                 store.checkpoint()
         return store.stream().length
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     return store.stream().length
 
 
@@ -653,7 +653,7 @@ def test_a_checkpoint_that_finds_no_room_loses_nothing_and_is_made_with_a_larger
             store.commit()
             if number % 200 == 199:
                 store.engine.checkpoint()
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     expected = store.dump()
     assert len(expected[0]) > 500
     store.kill()

@@ -164,7 +164,7 @@ class Round:
         """A command that fails half way."""
         self.store.add(b"s", f"{self.next_id}-0")
         self.next_id += 1
-        self.store.engine.rollback(0, self.store.clock.now_ms)
+        self.store.engine.rollback(self.store.clock.now_ms)
 
     # -- an end, and the next start ------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class Product:
             reply = client_command(words).handler(request)
             if isinstance(reply, (SlicedCommand, LongReply)):
                 reply.close()
-        self.engine.rollback(0, self.clock.now_ms)
+        self.engine.rollback(self.clock.now_ms)
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

@@ -119,8 +119,8 @@ class Transactions:
 
         A bug's exception in one of them undoes the whole transaction.
         """
-        mark, changes = len(self._txn.log), self._txn.changes
-        logged = LoggedTransaction(self._txn, mark)
+        mark = self._txn.mark()
+        logged = LoggedTransaction(self._txn, mark.lines)
         try:
             queued = self._may_run(request)
             if queued is None:
@@ -141,8 +141,8 @@ class Transactions:
                 logged.end()
                 yield Wish.ALONE
         except SpoolError as error:
-            if len(self._txn.log) > mark:
-                self._failures.roll_back(mark, changes)
+            if len(self._txn.log) > mark.lines:
+                self._failures.roll_back(mark)
             text = NO_ROOM.format(error).replace("\n", " ")
             undone = self._answer_undone(replies, error_line(text.encode()))
             if undone is None:
@@ -152,7 +152,7 @@ class Transactions:
             replies.release()
             raise
         except Exception as error:
-            failed = self._failures.fault(_exec(), error, mark, changes)
+            failed = self._failures.fault(_exec(), error, mark)
             undone = self._answer_undone(replies, failed[0])
             return failed if undone is None else undone
         self._stats.commands_processed += len(queued)

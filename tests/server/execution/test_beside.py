@@ -460,6 +460,29 @@ def test_an_exception_in_a_later_turn_undoes_all_of_it(tmp_path: Path, monkeypat
     in_loop(body())
 
 
+def test_a_failure_of_a_client_that_it_wakes_leaves_all_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load_commands()
+
+    def fail(request: Request) -> None:
+        raise RuntimeError("a bug")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, woken = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XGROUP CREATE s g $ MKSTREAM")
+        assert await ticks.ask(woken, "XREADGROUP GROUP g c BLOCK 0 STREAMS s >") == []
+        Glances(ticks, lambda look: None)
+        monkeypatch.setattr(COMMANDS[b"XREADGROUP"], "handler", fail)
+        # the log has XCFGSET in comment lines, which no offset counts
+        reply = await execute(ticks, client, *WRITES, "XCFGSET s IDMP-DURATION 7", *["XLEN s"] * 3)
+        assert reply == array(*ids(*range(1, N + 1)), b"+OK\r\n", *[b":%d\r\n" % N] * 3)
+        assert woken.replies() == [b"-ERR internal error: xreadgroup was undone (RuntimeError)\r\n"]
+        assert await ticks.ask(client, "XLEN s") == [b":%d\r\n" % N]
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError])
 def test_a_bug_beside_a_transaction_does_not_break_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]

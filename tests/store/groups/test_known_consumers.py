@@ -179,11 +179,11 @@ def test_groups_and_consumers_are_found_by_names_whose_digests_collide(
 def test_nothing_is_left_in_memory_of_a_tick_that_is_undone(store: Store) -> None:
     fill(store, 10)
     store.commit()
-    mark = len(store.txn.log)
+    mark = store.txn.mark()
     store.run("XGROUP", "CREATECONSUMER", "s", "g", "new")
     store.run("XGROUP", "DELCONSUMER", "s", "g", "c003")
     store.run("XREADGROUP", "GROUP", "g", "c004", "COUNT", 2, "STREAMS", "s", ">")
-    store.engine.rollback(mark, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms, mark)
     assert known(store).named(b"new") is None
     assert known(store).count == 10
     for number in range(10):

@@ -364,7 +364,7 @@ def test_what_has_changed_comes_back_from_the_log_without_being_written(store: S
     store.run("XACK", "s", "g", "2-0")
     store.commit()
     store.run("XCLAIM", "s", "g", "Carol", 0, "5-0")
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     assert (store.txn.changed_ids, store.count("pel")) == (4, 1)
     group = store.groups().get(b"g")
     assert group is not None
@@ -379,7 +379,7 @@ def test_what_has_changed_is_forgotten_with_an_undone_tick(store: Store) -> None
     store.checkpoint()
     store.run("XACK", "s", "g", "2-0")
     store.run("XCLAIM", "s", "g", "Bob", 0, "3-0")
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     assert store.txn.changed_ids == 0
     assert pending(store) == list(range(1, 10))
 
@@ -404,7 +404,7 @@ def test_an_undone_tick_leaves_the_young_deliveries_of_earlier_ones(store: Store
     store.checkpoint()
     read_one_by_one(store, 2)
     store.run("XACK", "s", "g", "2-0", "4-0")
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     assert store.dump() == before
     assert store.txn.young_ids == 0  # the dump has written what the log has brought back
 
@@ -416,7 +416,7 @@ def test_a_tick_undone_behind_young_deliveries_brings_them_back_from_the_log(sto
     store.commit()
     read_one_by_one(store, 2)
     store.run("XACK", "s", "g", "2-0", "4-0")
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     assert store.txn.young_ids == 3
     assert pending(store) == [1, 2, 3]
 

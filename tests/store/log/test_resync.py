@@ -150,7 +150,7 @@ def test_undoing_a_long_tick_checkpoints_nothing_of_a_log_that_is_not_durable(
         add(store, f"{number}-0")
     position = store.txn.position
     store.add(b"s", "9-0")
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     assert store.txn.position == position
     assert ids_of(store) == ["1-0", "2-0", "3-0", "4-0", "5-0"]
     killed(store)

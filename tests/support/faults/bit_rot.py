@@ -135,7 +135,7 @@ def answers(product: Product) -> list[Any]:
             found.append(f"-{error!r}" if not _is_parser(error) else f"no RESP: {error!r}")
         except Exception as error:
             found.append(f"-{error!r}")
-            product.engine.rollback(0, product.clock.now_ms)
+            product.engine.rollback(product.clock.now_ms)
     return found
 
 

@@ -90,7 +90,7 @@ class _Undoing(Product):
                 return real(engine, now_ms)
             if not (isinstance(error, DamagedRowError) and txn.is_unchanged_since(0)):
                 engine.commit = partial(real, engine)  # type: ignore[method-assign]
-                engine.rollback(0, now_ms)
+                engine.rollback(now_ms)
             return False
 
         engine.commit = commit  # type: ignore[method-assign]

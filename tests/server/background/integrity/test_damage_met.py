@@ -160,7 +160,7 @@ def test_a_tick_is_undone_although_the_tail_of_the_log_meets_damage(tmp_path: Pa
     told: list[Exception] = []
     store.engine.on_remade = told.append
     store.run("XADD", "s", "21-0", "f", "v")
-    store.engine.rollback(0, store.clock.now_ms)
+    store.engine.rollback(store.clock.now_ms)
     assert len(told) == 1 and "damaged" in str(told[0])
     assert store.stream().length == 20
     group = store.groups().get(b"g")
@@ -175,7 +175,7 @@ def test_a_long_log_is_left_to_the_next_start(tmp_path: Path, monkeypatch: pytes
     store = damaged_below_the_tail(tmp_path / "store")
     store.run("XADD", "s", "21-0", "f", "v")
     with pytest.raises(StateLostError, match=r"could not be rebuilt: .*damaged"):
-        store.engine.rollback(0, store.clock.now_ms)
+        store.engine.rollback(store.clock.now_ms)
     store.kill()
 
 
