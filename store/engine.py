@@ -393,6 +393,7 @@ class Engine:
         self.txn.abort()
         try:
             self._execute_all()
+            self.txn.changes = changes
             self.checkpoint()
         except (OSError, lmdb.Error, StoreError):
             self._restore(changes)

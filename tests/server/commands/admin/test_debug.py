@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -126,6 +127,22 @@ def test_loadaof_makes_the_tables_again_and_reload_reads_them(tmp_path: Path) ->
         assert await ticks.ask(client, "DEBUG RELOAD", "XRANGE s 0 +") == [OK, two]
         loaded, both = await ticks.ask(client, "DEBUG LOADAOF", "XRANGE s 0 +")
         assert (loaded, both[:4]) == (OK, b"*2\r\n")
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("how", ["RELOAD", "LOADAOF"])
+def test_loading_again_is_no_change(tmp_path: Path, how: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "XADD s 2-1 f v", f"DEBUG {how}")
+        assert ticks.engine.changes_since_checkpoint == 0
+        ticks.files.fail("write", errno.ENOSPC)
+        (reply,) = await ticks.ask(client, "XADD s 3-1 f v")
+        assert reply.startswith(b"-MISCONF")
+        assert ticks.engine.changes_since_checkpoint == 0
         ticks.close()
 
     in_loop(body())
