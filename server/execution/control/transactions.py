@@ -148,7 +148,11 @@ class Transactions:
             if undone is None:
                 raise CommandError(text) from None
             return undone
-        except (CommandError, StateLostError, ViewNeededError):
+        except ViewNeededError:
+            logged.end()  # it has only read, but keys may have expired
+            replies.release()
+            raise
+        except (CommandError, StateLostError):
             replies.release()
             raise
         except Exception as error:

@@ -638,6 +638,29 @@ def test_a_long_command_of_another_client_does_nothing_between_the_turns_of_read
     in_loop(body())
 
 
+def test_a_read_that_finds_keys_expired_before_it_needs_a_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LONG_BYTES", "_MIN_ROOM"):
+        monkeypatch.setattr(transaction_replies, name, 300)
+    monkeypatch.setattr(transaction_replies, "_BYTES_A_COMMAND", 0)
+
+    async def body() -> None:
+        clock = HandClock()
+        ticks = Ticks(tmp_path, clock=clock)
+        client = ticks.connect()
+        await ticks.ask(
+            client, *WRITES, *(f"XADD {key} 1-1 f v" for key in "abc"), *(f"PEXPIRE {key} 9" for key in "abc")
+        )
+        before = len(ticks.batches())
+        Glances(ticks, lambda look: None)
+        clock.now_ms += 10
+        reply = await execute(ticks, client, "EXISTS a", "EXISTS b", "EXISTS c", "XRANGE s - +")
+        assert reply.startswith(b"*4\r\n:0\r\n:0\r\n:0\r\n*20\r\n")
+        assert ticks.batches()[before:] == [[b"MULTI", b"DEL a", b"DEL b", b"DEL c", b"EXEC"]]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_one_that_logs_a_single_command_has_no_frame(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
