@@ -336,8 +336,7 @@ class Log:
     def append_verbatim(self, pieces: Iterable[bytes], offset: int) -> None:
         """Write whole batches of another log with our replication id as they are; `offset` is the one after them.
 
-        The caller has verified them.  An OSError of `pieces` is one of the write.  Raises LogWriteError with nothing
-        appended.
+        The caller has verified them.  Raises LogWriteError with nothing appended, also when `pieces` cannot be read.
         """
         if self.refusal is not None or self._fd < 0 or self._ids_are_unlisted:
             self._require_writable()
@@ -346,7 +345,7 @@ class Log:
             for data in pieces:
                 write_all(self._files, self._fd, data)
                 size += len(data)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise self._cut_back(error) from error
         self._before_last = (self._position, self._offset)
         self._position += size
@@ -371,7 +370,7 @@ class Log:
         if self._ids_are_unlisted:
             self._put_manifest(self.home.manifest)
 
-    def _cut_back(self, error: OSError) -> LogWriteError:
+    def _cut_back(self, error: OSError | MemoryError) -> LogWriteError:
         try:
             self._files.truncate(self._fd, self._position)
         except OSError as second:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,32 @@ def test_a_file_that_changes_leaves_everything_as_it_was(
     apply_all(pair[1], streamed(data, None))
     assert pair[0].store.dump() == pair[1].store.dump()
     assert pair[0].state()[1:3] == pair[1].state()[1:3]
+
+
+def test_memory_that_ends_while_it_is_logged_leaves_no_part_in_the_log(
+    pair: tuple[Replica, Replica], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = log_bytes([SHORT, LONG, MORE])
+    short, long, more = streamed(data, tmp_path)
+    pair[0].apply([short])
+    append = pair[0].store.engine.log.append_verbatim
+
+    def starved(pieces: Iterator[bytes], offset: int) -> None:
+        def some() -> Iterator[bytes]:
+            yield from islice(pieces, 2)
+            raise MemoryError
+
+        append(some(), offset)
+
+    monkeypatch.setattr(pair[0].store.engine.log, "append_verbatim", starved)
+    with pytest.raises(LogWriteError):
+        pair[0].apply([long])
+    monkeypatch.undo()
+    pair[0].apply([long])
+    pair[0].apply([more])
+    long.release()
+    log = b"".join(part.path.read_bytes() for part in pair[0].store.engine.log.home.parts())
+    assert log_bytes([SHORT, LONG]) in log
 
 
 def test_a_command_that_does_not_fit_undoes_all_of_a_long_batch(pair: tuple[Replica, Replica], tmp_path: Path) -> None:
