@@ -3,7 +3,7 @@
 A **run** is a row for up to a hundred neighbouring entries of one owner with the same delivery time, turn and count, as
 the entries that one XREADGROUP has delivered.  Three tables hold it:
 
-    pel               group_no, last id                -> consumer_no, delivery_time_ms, delivery_count, id id id ...
+    pel               group_no, last id                -> consumer_no, moment, delivery_count, id id id ...
     pel_by_consumer   group_no, consumer_no, last id   -> nothing
     pel_by_time       group_no, time + 1, turn, last id -> nothing        the longest idle first
                       group_no, 0, release_no          -> last id         entries without owner, in order of release
