@@ -6,7 +6,8 @@ it does.  A transaction that has run for some milliseconds ends its turn all the
 
     glance     what has come on the sockets of clients is read, without a turn of the loop       network/glance.py
     run        requests that have no effect beyond their own connection are run: PING, ECHO, AUTH, CLIENT SETNAME ...
-    send       their replies are sent, unless one that waits for the commit is before them
+    send       their replies are sent, unless one that waits for the commit is before them; the next turn goes on with
+               those for which this one had no time
 
 Any other request keeps its place in line, with all that its client has sent behind it.  That client is not read any
 more until the transaction has ended, so it costs no more memory than what was read at once.  Clients that connect are
@@ -104,6 +105,7 @@ class Beside:
                 sockets.begin(self._core.sessions.values())
         if sockets is not None:
             sockets.read()
+        self._outbox.go_on()
         self._run()
 
     def _run(self) -> None:

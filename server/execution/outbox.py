@@ -130,8 +130,18 @@ class Outbox:
         if self._late:
             self._want_drain()
 
+    def go_on(self) -> None:
+        """Send what is late without a turn of the loop, for as long as a turn has, and do nothing more than that."""
+        end = self._monotonic() + self.turn_s
+        for session in [each for each in self._late if not each.attention]:
+            self._send_late(session)
+            if self._monotonic() >= end:
+                break
+
     def _send_one(self) -> None:
-        session = next(iter(self._late))
+        self._send_late(next(iter(self._late)))
+
+    def _send_late(self, session: Session) -> None:
         for data in _with_large_apart(self._late.pop(session)):
             session.send(data)
         session.late_bytes = 0

@@ -30,6 +30,7 @@ class Glance:
         self._poll = select.poll()
         self._fds: dict[Session, int] = {}
         self._sessions: dict[int, Session] = {}
+        self._unread: dict[int, None] = {}  # had something when the time of the last look was up, in order
 
     def begin(self, sessions: Iterable[Session]) -> None:
         for session in sessions:
@@ -41,8 +42,12 @@ class Glance:
 
     def read(self) -> None:
         end = time.monotonic() + _READ_S
-        for fd, _ in self._poll.poll(0):
+        # in the order of the system alone those at its end would never be read
+        ready = [*self._unread | dict.fromkeys(fd for fd, _ in self._poll.poll(0))]
+        self._unread = {}
+        for number, fd in enumerate(ready):
             if time.monotonic() >= end:
+                self._unread = dict.fromkeys(ready[number:])
                 return
             session = self._sessions[fd]
             connection = cast(Connection, session.peer)
@@ -53,6 +58,7 @@ class Glance:
         fd = self._fds.pop(session, None)
         if fd is not None:
             del self._sessions[fd]
+            self._unread.pop(fd, None)
             self._poll.unregister(fd)
 
     def end(self) -> None:

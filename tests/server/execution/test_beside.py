@@ -151,6 +151,31 @@ def test_what_came_in_the_tick_of_the_transaction_is_answered_too(tmp_path: Path
     in_loop(body())
 
 
+def test_replies_for_which_a_turn_has_no_time_are_sent_in_the_next_one(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, *others = [ticks.connect() for _ in range(4)]
+        ticks.executor.outbox.few, ticks.executor.outbox.turn_s = 0, 0.0
+        seen: list[list[bytes]] = [[] for _ in others]
+
+        def come(look: int) -> None:
+            for number, other in enumerate(others):
+                seen[number] += other.replies()
+                if look == 1:
+                    other.send("PING", "ECHO a")
+                elif look == 6:
+                    other.send("ECHO b", "XLEN s")
+
+        Glances(ticks, come)
+        assert await execute(ticks, client, *WRITES) == WHOLE
+        assert seen == [[PONG, b"$1\r\na\r\n", b"$1\r\nb\r\n"]] * 3
+        await ticks.settle()
+        assert [other.replies() for other in others] == [[b":%d\r\n" % N]] * 3
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_client_that_needs_tables_waits_with_all_behind_it_and_is_read_no_further(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)

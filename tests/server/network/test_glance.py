@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import select
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
 
+from riverbed.server.commands.session import Session
 from riverbed.server.execution.control import transactions
 from riverbed.server.network.connection import Connection
 from riverbed.server.network.glance import Glance
@@ -123,6 +127,40 @@ def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(body())
+
+
+class SlowClient(asyncio.Protocol):
+    """Session, peer and protocol of a client: to take what it has sent takes longer than a look has."""
+
+    is_reading, must_wait = True, False
+
+    def __init__(self, own: socket.socket) -> None:
+        self.fd = own.fileno()
+        self.peer = self.receiver = self
+        self.taken = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.taken += len(data)
+        time.sleep(0.002)
+
+
+def test_a_look_begins_where_the_time_of_the_last_one_was_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverbed.server.network.glance._READ_S", 0.001)
+    with contextlib.ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(4)]
+        for end in itertools.chain(*pairs):
+            stack.enter_context(end)
+        clients = [SlowClient(own) for own, _ in pairs]
+        glance = Glance()
+        glance.begin(cast(list[Session], clients))
+        for _ in range(8):
+            for _, far in pairs:
+                far.send(b"x")
+            glance.read()
+        assert min(client.taken for client in clients) >= 5
+        glance.leave(cast(Session, clients[0]))
+        glance.read()
+        glance.end()
 
 
 def are_answered_meanwhile(client: RawClient, other: RawClient, count: int = 50_000) -> bool:
