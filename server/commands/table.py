@@ -121,11 +121,13 @@ class Command:
     is_for_clients: bool = field(init=False)  # the flag costs a microsecond to look at
     rests_on_tables: bool = field(init=False)  # a failed commit takes back what its reply says
     only_reads: bool = field(init=False)
+    administers: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.full_name = self.name.lower().replace(b" ", b"|")
         self.is_for_clients = Flag.LOG_ONLY not in self.flags
         self.only_reads = Flag.READONLY in self.flags
+        self.administers = Flag.ADMIN in self.flags
         self.rests_on_tables = bool(self.flags & (Flag.WRITE | Flag.READONLY | Flag.SHOWS_TABLES))
 
     @property

@@ -1,7 +1,8 @@
 """EXEC: the commands that a client has queued, run as one transaction.
 
 A long transaction ends its turn now and then, in the middle, for `beside.py`; nothing uses the tables or commits before
-it goes on.
+it goes on.  Behind a command of administration it ends none: who logs in beside it must not find a user, or a password,
+that is there in the middle of the transaction only.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ _BECAUSE: Final = {
 }
 # A turn of a transaction ends behind the command, or the slice of one, in which so much time has passed.
 TURN_NS = 5_000_000
+_NEVER: Final = 1 << 62
 _CHECKED: Final = 1000  # commands whose right to run is checked in one turn
 _DONE: Final[list[bytes]] = []
 
@@ -222,6 +224,8 @@ class Transactions:
             request.room = replies.room
             counters = None if number < noted else self._stats.counters(command.full_name)
             begun = ended
+            if command.administers:
+                end = _NEVER
             reply = self._call_queued(request, command, counters)
             taken = 0
             while reply.__class__ is SlicedCommand:

@@ -326,6 +326,34 @@ def test_what_another_client_asks_in_the_middle_is_done_behind_the_transaction(
     in_loop(body())
 
 
+@pytest.mark.parametrize(
+    ("inside", "asked", "in_the_middle"),
+    [
+        (("ACL SETUSER eve on >secret", "ACL SETUSER eve resetpass off"), "AUTH eve secret", b"+OK"),
+        (("CONFIG SET requirepass secret", "CONFIG SET requirepass other"), "AUTH secret", b"+OK"),
+        (("ACL SETUSER default -ping", "ACL SETUSER default +ping"), "PING", b"-NOPERM"),
+    ],
+)
+def test_settings_in_the_middle_of_a_transaction_are_seen_by_nobody(
+    tmp_path: Path, inside: tuple[str, str], asked: str, in_the_middle: bytes
+) -> None:
+    first, last = inside
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, *others = [ticks.connect() for _ in range(2 * N)]
+        # each asks once: a wrong password makes a client wait
+        glances = Glances(ticks, lambda look: others[look].send(asked))
+        reply = await execute(ticks, client, *WRITES[:5], first, *WRITES[5:10], last, *WRITES[10:])
+        assert reply.count(b"+OK") == 2
+        assert glances.looks > 5
+        await ticks.settle()
+        assert [each for other in others for each in other.replies() if each.startswith(in_the_middle)] == []
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_blocked_readers_see_all_of_it_and_watches_break(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
