@@ -404,6 +404,19 @@ def test_messages_of_a_transaction_come_behind_it(tmp_path: Path) -> None:
     in_loop(body())
 
 
+def test_a_client_that_sends_what_is_no_request_is_told_so_and_closed_behind_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        Glances(ticks, at(2, lambda: other.send_bytes(b"PING\r\n*1\r\n$x\r\n")))
+        assert await execute(ticks, client, *WRITES) == WHOLE
+        assert other.replies() == [PONG, b"-ERR Protocol error: invalid bulk length\r\n"]
+        assert other.is_closed
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_time_stands_still_for_a_transaction(tmp_path: Path) -> None:
     async def body() -> None:
         clock = HandClock()
