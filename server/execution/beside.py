@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.outbox import Outbox
     from riverbed.server.execution.request_queue import RequestQueue
+    from riverbed.server.execution.request_queue import Turn as QueueTurn
     from riverbed.server.execution.ticks import Turns
     from riverbed.store.wire import Requests
 
@@ -114,14 +115,25 @@ class Beside:
         queue.begin()
         end = self._time() + TURN_S
         ran: list[Session] = []
-        while (taken := queue.take(end)) is not None:
-            for session, requests in taken:
+        try:
+            while (taken := queue.take(end)) is not None:
+                self._run_all(taken, ran)
+                if self._time() >= end:
+                    break
+        finally:
+            self._send(ran)
+            self._turns.ran += [session for session in ran if session.out or session.attention]
+
+    def _run_all(self, taken: list[QueueTurn], ran: list[Session]) -> None:
+        """Run these requests, as far as they may run; `ran` gets the clients of those that ran."""
+        left = iter(taken)
+        for session, requests in left:
+            try:
                 if self._run_some(session, requests):
                     ran.append(session)
-            if self._time() >= end:
-                break
-        self._send(ran)
-        self._turns.ran += [session for session in ran if session.out or session.attention]
+            except BaseException:
+                _cut_off([session, *(each for each, _ in left)])
+                raise
 
     def _run_some(self, session: Session, requests: Requests) -> int:
         """Run the first of a client's requests, as far as they may run, and set the others aside; -> how many ran."""
@@ -152,6 +164,14 @@ class Beside:
     def _send(self, sessions: list[Session]) -> None:
         """Send clients their replies, if none of these waits for the commit and nothing else is to be done for them."""
         self._outbox.release([each for each in sessions if not each.attention and _are_settled(each)])
+
+
+def _cut_off(sessions: list[Session]) -> None:
+    """Close the connections of clients some of whose requests are lost: later replies would be taken for theirs."""
+    for session in sessions:
+        session.begin_closing()
+        session.out.clear()
+        session.peer.abort()
 
 
 def _are_settled(session: Session) -> bool:

@@ -19,6 +19,7 @@ from riverbed.server.commands.table import COMMANDS, Command
 from riverbed.server.execution import sliced_commands
 from riverbed.server.execution.beside import may_run_beside
 from riverbed.server.execution.control import transaction_replies, transactions
+from riverbed.server.execution.slow_path import Turn
 from tests.support.in_process import HandClock
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -573,6 +574,39 @@ def test_a_bug_beside_a_transaction_does_not_break_it(
         assert await execute(ticks, client, *WRITES) == WHOLE
         assert other.replies()[0].startswith(b"-")
         assert ticks.batches() == [LOGGED]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_clients_whose_requests_a_bug_beside_a_transaction_has_lost_are_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, before, other, behind, last = [ticks.connect() for _ in range(5)]
+        admit = ticks.executor.beside._slow_path.run
+
+        def run(session: Session, argv: list[bytes]) -> Turn:
+            if argv == [b"ECHO", b"a"]:
+                raise error
+            return admit(session, argv)
+
+        monkeypatch.setattr(ticks.executor.beside._slow_path, "run", run)
+
+        def come(look: int) -> None:
+            if look == 2:
+                before.send("PING")
+                other.send("PING", "ECHO a", "PING")
+                behind.send("PING")
+            if look == 4:
+                last.send("PING")
+
+        Glances(ticks, come)
+        assert await execute(ticks, client, *WRITES) == WHOLE
+        assert [each.is_closed for each in (client, before, other, behind, last)] == [False, False, True, True, False]
+        assert [each.replies() for each in (before, other, behind, last)] == [[PONG], [], [], [PONG]]
         ticks.close()
 
     in_loop(body())
