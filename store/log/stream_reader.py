@@ -146,6 +146,7 @@ class LogStream:
         self._keeps_words = True  # until the batch is long
         self._command: _Command | None = None  # the one that is not whole yet
         self._word_end = -1  # in the batch, of a long word that has not arrived whole; -1 for none
+        self._damage: FrameError | None = None  # was met behind batches that were still returned
 
     @property
     def pending_bytes(self) -> int:
@@ -198,17 +199,20 @@ class LogStream:
         """Whole batches for a slice of work, about as many as that; none also when `is_unfinished` is set.
 
         Only the last one may be in a file; whoever takes it releases it.  Sound batches before a damaged one are
-        returned; the next call raises FrameError, OSError.
+        returned; the next call raises FrameError.  Raises OSError as `next`.
         """
+        if self._damage is not None:
+            raise self._damage
         batches: list[StreamedBatch] = []
         size = count = 0
         while size < most_bytes and count < most_commands:
             try:
                 batch = self.next(most_commands)
-            except (FrameError, OSError):
-                if batches:
-                    break
-                raise
+            except FrameError as error:
+                if not batches:
+                    raise
+                self._damage = error  # what was parsed before it would be parsed twice
+                break
             if batch is None:
                 break
             batches.append(batch)

@@ -291,3 +291,15 @@ def test_a_slice_has_sound_batches_before_a_damaged_one() -> None:
     assert b"".join(batch.data for batch in found) == data
     with pytest.raises(FrameError):
         stream.next_slice(1 << 18, 512)
+
+
+def test_a_damaged_batch_behind_sound_ones_is_refused_each_time() -> None:
+    sound = written([([[b"XADD", b"s", b"1-1", b"f", b"v"]], [])])
+    half = b"*4\r\n$3\r\nDEL\r\n$1\r\nk\r\n"  # its first words, taken twice, would be as many as it announces
+    offset = START + sound.index(b"#CK:") + len(half)
+    stream = LogStream(START, 1 << 20)
+    stream.feed(sound + half + encode_annotation(half, offset, 1))
+    assert [batch.data for batch in stream.next_slice(1 << 18, 512)] == [sound]
+    for _ in range(3):
+        with pytest.raises(FrameError, match="malformed length line"):
+            stream.next_slice(1 << 18, 512)
