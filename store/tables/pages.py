@@ -3,7 +3,8 @@
 py-lmdb's verifier reads the file as bytes.  It walks every tree from the newer meta page on, and checks all that LMDB
 assumes: each page holds its own number and is used once, keys ascend, counters are right, and every page is either in
 use or free.  Leaves of plain rows, which nearly all pages are, `store/wire` looks at in its place: a million entries
-take 0.2 s instead of 1.5.  What is not simple there, also all damage, is left to the verifier.
+take 0.2 s instead of 1.5.  What is not simple there, also all damage, is left to the verifier.  A value may have more
+pages than it needs, which the verifier takes for damage.
 
 LMDB keeps no checksums: only the checks of the rows can find a flipped byte within a row.
 """
@@ -36,6 +37,28 @@ class _Walk(_Verifier):  # type: ignore[misc]  # the verifier has no types
                 ctx["entries"] += count
                 return
         super()._walk_leaf(ctx, pgno, buf)
+
+    def _bigdata(
+        self, ctx: dict[str, Any], pgno: int, i: int, buf: bytes, doff: int, dsize: int, want_bytes: bool
+    ) -> bytes | None:
+        """Look at a value with pages of its own, as many as it has: the verifier demands as many as it needs.
+
+        LMDB leaves a value its pages when a shorter one takes its place in the same transaction.  So it does with the
+        lists of free pages of a long transaction.  Other uses of such a page, and wrong counts, are found in any case.
+        """
+        size = dsize
+        place = int.from_bytes(buf[doff : doff + 8], "little")
+        first = self.read_page(place) if verify.NUM_METAS <= place < self.next_pgno else None
+        if first is not None and not self.eng["has_txnid"]:
+            count = self._pg_pages(first, 0)
+            room = count * self.psize - self.hdrsz
+            if room - dsize >= self.psize and place + count <= self.next_pgno:
+                size = room
+        found: bytes | None = super()._bigdata(ctx, pgno, i, buf, doff, size, want_bytes and size == dsize)
+        if want_bytes and size != dsize:  # read no more than it needs: a damaged count may be that of all pages
+            extent = self.read_extent(place, -(-(self.hdrsz + dsize) // self.psize))
+            found = None if extent is None else bytes(extent[self.hdrsz : self.hdrsz + dsize])
+        return found
 
 
 def walk_pages(data: Path) -> list[str]:

@@ -64,6 +64,22 @@ def test_any_damage_is_named_as_the_verifier_names_it(data: Path) -> None:
     assert damaged > 50
 
 
+def test_a_value_may_have_more_pages_than_it_needs(data: Path) -> None:
+    tables = Tables(data.parent.parent, 1 << 28)
+    with tables.env.begin(write=True, db=tables.handles["keys"]) as txn:
+        txn.put(b"long", b"x" * 30_000)
+        txn.put(b"long", b"y" * 3000)
+    tables.close()
+    assert "header mp_pages 8 != OVPAGES(3000)=1" in found_by_the_verifier(data)[0]
+    assert walk_pages(data) == []
+    contents = bytearray(data.read_bytes())
+    begin = contents.index(b"y" * 3000) - 16
+    for pages_of_it in (1, 7, 9, 1 << 20):
+        contents[begin + 12 : begin + 16] = pages_of_it.to_bytes(4, "little")
+        data.write_bytes(contents)
+        assert walk_pages(data), pages_of_it
+
+
 def test_a_file_that_is_none_of_lmdb_is_named(tmp_path: Path) -> None:
     (tmp_path / "data.mdb").write_bytes(b"?" * 9000)
     [reason] = walk_pages(tmp_path / "data.mdb")
