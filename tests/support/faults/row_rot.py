@@ -36,6 +36,7 @@ from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.scrub import require_sound
+from riverbed.store.tables.transaction import Mark
 from tests.support.faults.bit_rot import Died, build, in_child
 from tests.support.in_process import HandClock, Product, Words
 
@@ -88,7 +89,7 @@ class _Undoing(Product):
             error = sys.exc_info()[1]
             if error is None or isinstance(error, CommandError):
                 return real(engine, now_ms)
-            if not (isinstance(error, DamagedRowError) and txn.is_unchanged_since(0)):
+            if not (isinstance(error, DamagedRowError) and txn.is_unchanged_since(Mark(0, 0, 0))):
                 engine.commit = partial(real, engine)  # type: ignore[method-assign]
                 engine.rollback(now_ms)
             return False
