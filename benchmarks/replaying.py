@@ -16,10 +16,12 @@ from pathlib import Path
 
 from benchmarks.report import Answer, Measurement
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
-from benchmarks.traffic import cpu_seconds
+from benchmarks.traffic import cpu_seconds, measure
 from tests.support.servers import ROOT
 
 LOG = "appendonlydir"
+_STREAMS = 1_000
+_DEPTH = 64
 
 
 def answer(rig: Rig) -> Answer:
@@ -27,14 +29,10 @@ def answer(rig: Rig) -> Answer:
     measurements = []
     for writer in Contender:
         source = rig.dataset(writer, entries).directory / LOG
-        rate = Measurement(f"log of {writer.value}", "entries/s")
-        cpu = Measurement(f"log of {writer.value}: CPU", "us/entry")
-        for contender in rig.turns(f"replaying a log of {writer.value}"):
-            run = replay_log if contender is Contender.RIVERBED else load_log
-            seconds, busy_seconds = run(rig, source)
-            samples_of(rate, contender).append(entries / seconds)
-            samples_of(cpu, contender).append(busy_seconds / entries * 1e6)
-        measurements += [rate, cpu]
+        measurements += _ask(rig, f"log of {writer.value}", source, entries)
+    for writer in Contender:
+        source, count = _log_of_many_streams(rig, writer)
+        measurements += _ask(rig, f"log of {writer.value}, {_STREAMS:,} streams in turn", source, count)
     imported = Measurement("import from a running Redis", "entries/s")
     with rig.opened(Contender.REDIS, rig.copy(rig.dataset(Contender.REDIS, entries))) as server:
         for _ in range(rig.sizes.rounds):
@@ -48,6 +46,26 @@ def answer(rig: Rig) -> Answer:
         measurements,
         (f"{entries:,} entries of 66 bytes.",),
     )
+
+
+def _ask(rig: Rig, what: str, source: Path, entries: int) -> list[Measurement]:
+    """-> the rate and the CPU of replaying the log in `source`, which has so many entries."""
+    rate, cpu = Measurement(what, "entries/s"), Measurement(f"{what}: CPU", "us/entry")
+    for contender in rig.turns(f"replaying a {what}"):
+        run = replay_log if contender is Contender.RIVERBED else load_log
+        seconds, busy_seconds = run(rig, source)
+        samples_of(rate, contender).append(entries / seconds)
+        samples_of(cpu, contender).append(busy_seconds / entries * 1e6)
+    return [rate, cpu]
+
+
+def _log_of_many_streams(rig: Rig, writer: Contender) -> tuple[Path, int]:
+    """The log of a server whose clients append to a thousand streams in turn; -> it, and how many entries it has."""
+    count = max(rig.sizes.append_requests.values())
+    with rig.server(writer, "everysec") as server:
+        add = ("XADD", "stream:__rand_int__", "*", "f1", "v1", "f2", "v2")
+        measure(server, count, *add, depth=_DEPTH, random_below=_STREAMS)
+    return server.directory / LOG, count
 
 
 def replay_log(rig: Rig, source: Path) -> tuple[float, float]:
