@@ -22,6 +22,7 @@ import lmdb
 from riverbed.store.checkpoint import Checkpoints, Durability
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import (
     TABLE_DAMAGE,
     LogWriteError,
@@ -35,7 +36,6 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.resync import EVERYTHING
-from riverbed.store.log.spill import Spill
 from riverbed.store.log.stream_reader import StreamedBatch, data_of
 from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.options import Clock, Fsync, Options

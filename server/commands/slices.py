@@ -15,7 +15,7 @@ What is done between two yields is one unit, in the log too.  A generator may ke
 and pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then the work done so
 far stays done, and is what is answered.  So a long command equals several short ones that the client sent one after the
 other; from a log it runs whole.  In a transaction it ends turns as well, but nothing that matters to the tables runs in
-between, see `server/execution/beside.py`.
+between, see `server/execution/control/beside.py`.
 
 When a command cannot go on, because a slice cannot be logged or writes are refused by then, the changes of its earlier
 slices stay: they are in the log and with replicas.  No other error leaves changes behind, so this one has its own code:

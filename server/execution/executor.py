@@ -21,9 +21,9 @@ from riverbed.server.commands.replay import unconnected_session
 from riverbed.server.commands.request import Context
 from riverbed.server.commands.session import Session
 from riverbed.server.execution.admission import Admission
-from riverbed.server.execution.beside import Beside
 from riverbed.server.execution.blocking import Blocking
 from riverbed.server.execution.calls import Calls
+from riverbed.server.execution.control.beside import Beside
 from riverbed.server.execution.control.control import Controls
 from riverbed.server.execution.control.monitors import Monitors
 from riverbed.server.execution.control.pauses import Pauses

@@ -13,8 +13,8 @@ time, when the client's turn comes.  So waiting requests cost only their bytes, 
                           |                 +-- not to its end (it waits, or has had enough) -> held
                           +-- resumed <------------------------------------------------------- |
 
-While a transaction is under way (`beside.py`), clients that may not go on are set aside, in order, and get their places
-back behind it.
+While a transaction is under way (`control/beside.py`), clients that may not go on are set aside, in order, and get
+their places back behind it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _READ_S: Final = 0.003
 
 
 class Glance:
-    """The `Sockets` of one server, see `execution/beside.py`."""
+    """The `Sockets` of one server, see `execution/control/beside.py`."""
 
     def __init__(self) -> None:
         self._poll = select.poll()

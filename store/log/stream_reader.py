@@ -11,7 +11,7 @@ requests natively, if possible, and frame by frame what is not one.
 The parsed words of a batch take up to ten times as much memory as its bytes.  So a batch of more than a few megabytes
 is only checked as it arrives, held once, and parsed again piece by piece when it is executed.  A primary that never
 closes a batch may send as many bytes as the longest one has.  So what is checked of a batch of more than 16 MB is held
-in a file (`spill.py`), and only the end in memory.
+in a file (`disk/spill.py`), and only the end in memory.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from riverbed.store.checksum import crc32c
+from riverbed.store.disk.spill import PIECE_BYTES, Spill
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.file_reader import is_preface, whole_requests
-from riverbed.store.log.spill import PIECE_BYTES, Spill
 from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, count_of, parse_front, words_of
 
 # A longer batch is parsed as it arrives.

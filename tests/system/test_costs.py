@@ -20,8 +20,8 @@ import pytest
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution import sliced_commands
-from riverbed.server.execution.beside import Beside
 from riverbed.server.execution.control import transactions
+from riverbed.server.execution.control.beside import Beside
 from riverbed.server.version import IS_COMPILED
 from tests.support.effort import undisturbed
 from tests.support.raw import encode

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.store.disk import spill
+from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import LogWriteError, ReplayError
-from riverbed.store.log import spill, stream_reader
-from riverbed.store.log.spill import Spill
+from riverbed.store.log import stream_reader
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 from tests.store.recovery.test_applying import Replica, log_bytes, replicas
 

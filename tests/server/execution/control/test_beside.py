@@ -17,8 +17,8 @@ from riverbed.server.commands.request import Request
 from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS, Command
 from riverbed.server.execution import sliced_commands
-from riverbed.server.execution.beside import may_run_beside
 from riverbed.server.execution.control import transaction_replies, transactions
+from riverbed.server.execution.control.beside import may_run_beside
 from riverbed.server.execution.slow_path import Turn
 from tests.support.in_process import HandClock
 from tests.support.ticks import Client, Ticks, in_loop

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.store.disk import spill
+from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import LacksRoomError
 from riverbed.store.format.log_lines import FrameError, encode_annotation, encode_command, encode_extension
-from riverbed.store.log import spill, stream_reader
-from riverbed.store.log.spill import Spill
+from riverbed.store.log import stream_reader
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch, data_of
 
 START = 1000
