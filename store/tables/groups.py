@@ -98,6 +98,20 @@ def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) ->
 
     The cursor is over table `groups`, and must not be moved during the iteration.
     """
+    for group_no, key, row in _rows_of_groups(cursor, stream_no, first_no):
+        yield group_no, GroupRow.unpack(key, row)
+
+
+def group_names(cursor: lmdb.Cursor[bytes], stream_no: int) -> Iterator[tuple[int, bytes]]:
+    """(group_no, name) of the groups of a stream; as `group_rows`."""
+    for group_no, key, row in _rows_of_groups(cursor, stream_no):
+        yield group_no, GroupRow.name_in(key, row)
+
+
+def _rows_of_groups(
+    cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """(group_no, key, row), not unpacked; as `group_rows`."""
     prefix = stream_prefix(stream_no)
     found = seek(cursor, group_key(stream_no, first_no))
     while found and cursor.key().startswith(prefix):
@@ -106,7 +120,7 @@ def group_rows(cursor: lmdb.Cursor[bytes], stream_no: int, first_no: int = 0) ->
         if group_no == NAMES_OF_GROUPS:
             return
         if len(key) == GROUP_KEY_BYTES:
-            yield group_no, GroupRow.unpack(key, row)
+            yield group_no, key, row
         found = seek(cursor, group_key(stream_no, group_no + 1))
 
 

@@ -55,6 +55,7 @@ SIZES: Final = (
     "server.commands.groups.reads._SLICE_KEYS",
     "server.execution.waiters.AT_ONCE",
     "server.commands.groups.stream_read._MAX_TAKEN_OVER",
+    "server.commands.groups.xinfo._MANY_IN_MEMORY",
     "server.commands.groups.xinfo._MANY_ROWS",
     "server.commands.groups.xinfo._PIECE_ROWS",
     "server.commands.groups.xinfo._MANY_PENDING",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.groups.groups import no_group_of_key
-from riverbed.server.commands.slices import bounded_pieces, in_slices, in_turns, wait_for_view
+from riverbed.server.commands.slices import bounded_pieces, in_pieces, in_slices, in_turns, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
@@ -41,6 +41,8 @@ _UNLIMITED: Final = 1 << 63
 # Pending entries, and groups or consumers, in a reply that is made at once.
 _MANY_PENDING: Final = 20_000
 _MANY_ROWS: Final = 500
+# Groups that are in memory already, which take a fifth of the time: 4 ms.
+_MANY_IN_MEMORY: Final = 4000
 # Parts in a piece of a longer reply: 3 ms.
 _PIECE_ROWS: Final = 250
 # An entry in a list of pending ones, besides its owner.
@@ -132,8 +134,7 @@ class _ShownGroups:
         names = yield from in_turns(self._groups.groups())
         rows = (self._groups.group(group_no) for _, group_no in names.taken())
         yield array_head(names.count)
-        described = (encode(_group_summary(row, self._lag(row)), self._resp) for row in rows)
-        yield from bounded_pieces(described, _PIECE_ROWS)
+        yield from bounded_pieces((_group_wire(row, self._lag(row), self._resp) for row in rows), _PIECE_ROWS)
 
     def consumers(self, group_no: int, now_ms: int) -> Generator[bytes, None, None]:
         """XINFO CONSUMERS."""
@@ -290,12 +291,14 @@ def _consumer_facts(consumer: Consumer | ConsumerRow) -> dict[bytes, Reply]:
 def xinfo_groups(request: Request) -> Reply:
     """XINFO GROUPS key -> a map for each group, in byte order of their names."""
     stream = _need_stream(request)
-    if stream.group_count > _MANY_ROWS:
+    known = request.db.groups(stream)
+    if len(known) > (_MANY_IN_MEMORY if known.are_in_memory else _MANY_ROWS):
         return in_slices(request, _list_many_groups)
-    groups = list(request.db.groups(stream))
+    groups = list(known)
     if sum([len(group.name) for group in groups]) > LONG_BYTES:
         return in_slices(request, _list_many_groups)
-    return [_group_summary(group, group.lag()) for group in groups]
+    resp = request.session.resp
+    return in_pieces(request, [array_head(len(groups)), *[_group_wire(group, group.lag(), resp) for group in groups]])
 
 
 def _list_many_groups(request: Request) -> Work:
@@ -304,15 +307,20 @@ def _list_many_groups(request: Request) -> Work:
     return LongReply(shown.groups(), view.hold())
 
 
-def _group_summary(group: Group | GroupRow, behind: int | None) -> dict[bytes, Reply]:
-    return {
-        b"name": group.name,
-        b"consumers": group.consumer_count,
-        b"pending": group.pel_count,
-        b"last-delivered-id": id_text(group.last_id),
-        b"entries-read": group.entries_read,
-        b"lag": behind,
-    }
+def _group_wire(group: Group | GroupRow, behind: int | None, resp: int) -> bytes:
+    """The map that shows a group, on the wire: a third of the time that `encode` takes, and there may be thousands."""
+    return (
+        b"%b$4\r\nname\r\n%b$9\r\nconsumers\r\n:%d\r\n$7\r\npending\r\n:%d\r\n"
+        b"$17\r\nlast-delivered-id\r\n%b$12\r\nentries-read\r\n%b$3\r\nlag\r\n%b"
+    ) % (
+        _map_head(6, resp),
+        bulk(group.name),
+        group.consumer_count,
+        group.pel_count,
+        id_bulk(group.last_id),
+        encode(group.entries_read, resp),
+        encode(behind, resp),
+    )
 
 
 @command(

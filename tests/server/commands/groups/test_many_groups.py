@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 from riverbed.server.commands.groups import xinfo
+from riverbed.server.commands.slices import Wish, wait_for_view
 from riverbed.server.execution import sliced_commands
 from riverbed.store.groups import known_consumers
+from riverbed.store.tables.view import View
 from tests.support.ticks import Client, Ticks, in_loop
 
 GROUPS = 60
@@ -49,6 +52,7 @@ async def fill(ticks: Ticks, client: Client) -> None:
 
 def count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xinfo, "_MANY_ROWS", 5)
+    monkeypatch.setattr(xinfo, "_MANY_IN_MEMORY", 5)
     monkeypatch.setattr(known_consumers, "FEW", 0)
 
 
@@ -90,6 +94,36 @@ def test_many_are_shown_as_few_are(
         monkeypatch.setattr(known_consumers, "FEW", 1000)
         forget(ticks)
         assert in_pieces == b"*2\r\n:1\r\n" + await answer(client, question)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_groups_in_memory_are_shown_at_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """More of them than are read at once from their table, which takes five times as long."""
+    monkeypatch.setattr(xinfo, "_MANY_ROWS", 5)
+
+    async def body() -> None:
+        ticks: Ticks = request.getfixturevalue("ticks")
+        client = ticks.connect()
+        await fill(ticks, client)
+        views = []
+
+        def wait() -> Generator[Wish, View | None, View]:
+            views.append(True)
+            return wait_for_view()
+
+        monkeypatch.setattr(xinfo, "wait_for_view", wait)
+        at_once = await answer(client, "XINFO GROUPS s")
+        assert not views
+        monkeypatch.setattr(xinfo, "_MANY_IN_MEMORY", GROUPS - 2)
+        assert await answer(client, "XINFO GROUPS s") == at_once
+        assert len(views) == 1
+        monkeypatch.setattr(xinfo, "_MANY_IN_MEMORY", GROUPS)
+        forget(ticks)
+        await ticks.ask(client, "XGROUP CREATECONSUMER s g20 new", "XGROUP DELCONSUMER s g20 new")
+        assert await answer(client, "XINFO GROUPS s") == at_once
+        assert len(views) == 2
         ticks.close()
 
     in_loop(body())

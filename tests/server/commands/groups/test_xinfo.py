@@ -122,6 +122,23 @@ def test_the_whole_answer_in_both_protocols(client: RawClient) -> None:
     assert client.ask("XINFO", "STREAM", "s", "FULL") == b"%15\r\n" + full
 
 
+def test_groups_in_both_protocols(client: RawClient) -> None:
+    client.pipeline([("XADD", "s", "1-1", "f", "v"), ("XADD", "s", "2-2", "f", "v"), ("XADD", "s", "3-3", "f", "v")])
+    client.pipeline([("XGROUP", "CREATE", "s", "a\r\nb", "0"), ("XGROUP", "CREATE", "s", "", "1-1")])
+    client.pipeline([("XREADGROUP", "GROUP", "a\r\nb", "c", "COUNT", 2, "STREAMS", "s", ">"), ("XDEL", "s", "2-2")])
+    heads, nulls = {2: b"*12\r\n", 3: b"%6\r\n"}, {2: b"$-1\r\n", 3: b"_\r\n"}
+    for resp in (2, 3):
+        client.ask("HELLO", resp)
+        shown = [
+            b"$4\r\nname\r\n$0\r\n\r\n$9\r\nconsumers\r\n:0\r\n$7\r\npending\r\n:0\r\n"
+            b"$17\r\nlast-delivered-id\r\n$3\r\n1-1\r\n$12\r\nentries-read\r\n%b$3\r\nlag\r\n%b"
+            % (nulls[resp], nulls[resp]),
+            b"$4\r\nname\r\n$4\r\na\r\nb\r\n$9\r\nconsumers\r\n:1\r\n$7\r\npending\r\n:2\r\n"
+            b"$17\r\nlast-delivered-id\r\n$3\r\n2-2\r\n$12\r\nentries-read\r\n:2\r\n$3\r\nlag\r\n%b" % nulls[resp],
+        ]
+        assert client.ask("XINFO", "GROUPS", "s") == b"*2\r\n" + b"".join([heads[resp] + one for one in shown])
+
+
 def test_an_empty_stream_has_no_first_and_no_last_entry(pair: Pair) -> None:
     fill(pair, 1)
     pair.say("XDEL s 1-0")
