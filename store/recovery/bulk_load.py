@@ -1,6 +1,6 @@
 """Loads many XADDs and XCLAIMs, most of a log, at once.  The result is that of executing them one by one.
 
-    XADD key id field value ...                                     a run of them, also of several keys
+    XADD key [MAXLEN = n] id field value ...                        a run of them, also of several keys
     XCLAIM key group consumer 0 id id ... TIME t RETRYCOUNT n JUSTID FORCE         as a rewrite writes it
     XCLAIM key group consumer 0 id id ... TIME t RETRYCOUNT n FORCE JUSTID LASTID id      as a read is logged
 
@@ -48,7 +48,8 @@ _LOGGED: Final = 8
 def load_run(txn: WriteTxn, commands: list[LoggedRequest], at: int) -> int:
     """Load `commands` from `at` on as far as they are simple; -> the index of the first that is not.
 
-    When only the first entries of a run are simple, the rest of the run replaces it in `commands`.
+    When only the first entries of a run are simple, the rest of the run replaces it in `commands`.  Trims are simple in
+    runs alone.
     For a transaction that executes a log: keys do not expire, and what it logs is thrown away.
     """
     if txn.log_db < 0:
@@ -67,41 +68,33 @@ def load_run(txn: WriteTxn, commands: list[LoggedRequest], at: int) -> int:
 
 
 def _append_runs(db: Database, commands: list[LoggedRequest], at: int) -> int:
-    put = db.txn.appender.putmulti
-    rows: list[tuple[bytes, bytes]] = []
     for run in islice(commands, at, None):
         if not isinstance(run, Run):
             break
-        while (loaded := _append_run(db, run, rows)) < len(run):
+        while (loaded := _append_run(db, run)) < len(run):
             if not loaded:
-                put(rows)
                 return at
             run = commands[at] = run.rest(loaded)
         at += 1
-        if len(rows) >= _MAX_ROWS:
-            put(rows)
-            rows.clear()
-    put(rows)
     return at
 
 
-def _append_run(db: Database, run: Run, rows: list[tuple[bytes, bytes]]) -> int:
+def _append_run(db: Database, run: Run) -> int:
     """Append the entries at the front of `run`; -> how many, 0 when the first one is left to the handler.
 
-    Their rows are appended to `rows`, or reach the table with the streams that `db` has lent.
+    Their rows reach the table with the streams that `db` has lent, if there are several entries or they trim.
     """
-    key = run.key
-    last = len(run) - 1
-    if last and not key == run.entry(1)[0] == run.entry(last)[0]:
+    key, _, trims = run.entry(0)
+    if len(run) > 1 or trims:
         loaded = db.load_run(run)
-        if loaded:
+        if loaded or trims:
             return loaded
     stream = db.stream(key, 0)
     if stream is None:
-        if run.requests()[0][2] == b"0-0":
+        if run.request(0)[2] == b"0-0":
             return 0
         stream = db.create(key)
-    loaded = load_into(stream, run, rows)
+    loaded = load_into(stream, run)
     if loaded:
         db.txn.notify_interest(Change.APPENDED, db, key)
     return loaded

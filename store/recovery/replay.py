@@ -169,7 +169,7 @@ def execute_requests(
             continue
         words = left[at]
         if isinstance(words, Run):
-            left[at : at + 1] = words.requests()
+            left[at : at + 1] = [words.request(0), words.rest(1)] if len(words) > 1 else words.requests()
             continue
         try:
             execute_logged(txn, execute, words)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.transaction import Transaction
 
-    Rows = list[tuple[bytes, bytes]]
-
 # More bytes than any run can have.
 MAX_ROOM: Final = 1 << 62
 _PREFIX_BYTES: Final = 8
@@ -113,12 +111,13 @@ def _log_head(stream: Stream, run: Run) -> bytes:
     return stream.log_heads.get(run.word_count) or stream.log_head(run.word_count)
 
 
-def load_run(stream: Stream, run: Run, rows: Rows) -> int:
-    """Append the entries of a run of a log, up to the first entry whose ID is not above `last_id`; -> how many.
+def load_run(stream: Stream, run: Run) -> int:
+    """Append the entries of a run of a log, up to the first that trims or whose ID is not above `last_id`; -> how many.
 
-    Their rows are appended to `rows`; the caller has to put them into the table before reading it.  Logs nothing.
+    Logs nothing.
     """
     txn = stream.txn
+    rows: list[tuple[bytes, bytes]] = []
     last = stream.prefix + pack_id(stream.last_id)
     at, count = 0, len(run)
     while at < count:
@@ -142,5 +141,6 @@ def load_run(stream: Stream, run: Run, rows: Rows) -> int:
             stream.first_id = unpack_id(rows[mark][0][_PREFIX_BYTES:])
         stream.count_in(made, size, unpack_id(last[_PREFIX_BYTES:]))
         at += made
+    txn.appender.putmulti(rows)
     txn.changes += at
     return at

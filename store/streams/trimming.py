@@ -74,9 +74,9 @@ def trim_front(stream: Stream, trim: Trim) -> Trimmed:
     if not limit and _everything_goes(stream, trim):
         return _drop_everything(stream)
     removed, dropped_nodes, dead_nodes, boundary = _pass_over(stream, trim)
-    partial: tuple[StreamID, NodeRow] | None = None
+    partial: NodeRow | None = None
     for first_id, node in closed_nodes(stream, StreamID(boundary + 1)):
-        live, last_id = node.live, node.last_id
+        floor_id, live, last_id = first_id, node.live, node.last_id
         if by_length and stream.length - removed <= threshold:
             break
         if limit and removed + live > limit:
@@ -85,17 +85,17 @@ def trim_front(stream: Stream, trim: Trim) -> Trimmed:
             removed += live
             dropped_nodes += 1
             dead_nodes += not live
-            boundary = last_id
             continue
         if not trim.approximate:
-            partial = first_id, node
+            partial = node
         break
     else:
         return _trim_tail(stream, trim, removed, dropped_nodes, dead_nodes)
     if dropped_nodes:
-        _drop_below(stream, StreamID(boundary + 1), removed, dropped_nodes)
+        # where the first node begins, so that trims one by one leave the same floor as all of them at once
+        _drop_below(stream, floor_id, removed, dropped_nodes)
     if partial is not None:
-        removed += _trim_node(stream, trim, *partial)
+        removed += _trim_node(stream, trim, floor_id, partial)
     return _after_trim(stream, removed, dead_nodes)
 
 

@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 17            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 18            /* raise it, here and in `interface.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
@@ -57,7 +57,8 @@
 #define NODE_HEAD_BYTES 8       /* before a row: its size:u32 flags:u16 size of its key:u16 */
 
 /* What may become a run. */
-enum { NO_RUNS, APPENDED, LOGGED };     /* `XADD key [options] *|id ...`, from clients; `XADD key id ...`, out of a log */
+/* `XADD key [options] *|id ...`, from clients; `XADD key [MAXLEN = n] id ...`, out of a log */
+enum { NO_RUNS, APPENDED, LOGGED };
 
 /* What an XADD trims by. */
 enum { NO_TRIM, MAXLEN, MINID };
@@ -262,6 +263,10 @@ take_length(const char *data, Py_ssize_t at, Py_ssize_t end, char kind, Py_ssize
     if (at >= end || data[at] != kind)
         return -1;
     Py_ssize_t first = ++at, value = 0;
+    if (end - at >= 3 && data[at] >= '0' && data[at] <= '9' && data[at + 1] == '\r' && data[at + 2] == '\n') {
+        *length = data[at] - '0';       /* most lengths have one digit */
+        return at + 3;
+    }
     while (at < end && data[at] >= '0' && data[at] <= '9') {
         if (at - first == MAX_DIGITS)
             return -1;
@@ -313,8 +318,8 @@ parse_half(const char *data, Py_ssize_t start, Py_ssize_t end, uint64_t *half)
         if (data[at] < '0' || data[at] > '9')
             return -1;
         uint64_t digit = (uint64_t)(data[at] - '0');
-        if (value > (UINT64_MAX - digit) / 10)
-            return -1;
+        if (at - start == HALF_DIGITS - 1 && value > (UINT64_MAX - digit) / 10)
+            return -1;          /* fewer digits always fit */
         value = 10 * value + digit;
     }
     *half = value;
@@ -401,11 +406,48 @@ take_options(const char *data, Py_ssize_t at, Py_ssize_t end, Entry *entry, Py_s
     }
 }
 
+/* The ID of an XADD in a log, and the trim before it if there is one.  -> as `take_options`. */
+static Py_ssize_t
+take_logged_id(const char *data, Py_ssize_t at, Py_ssize_t end, Entry *entry, Py_ssize_t *count)
+{
+    static const char trim[] = "$6\r\nMAXLEN\r\n$1\r\n=\r\n";
+    Py_ssize_t word, length, trim_size = (Py_ssize_t)sizeof(trim) - 1;
+    if (end - at > trim_size && !memcmp(data + at, trim, (size_t)trim_size)) {
+        at = take_closed_word(data, at + trim_size, end, &word, &length);
+        if (at < 0 || length > MAX_DIGITS || parse_half(data, word, word + length, &entry->threshold.seq))
+            return -1;
+        entry->trim = MAXLEN;
+        *count -= 3;
+    }
+    entry->id = at;
+    --*count;
+    at = take_closed_word(data, at, end, &word, &length);
+    return at < 0 || parse_id(data, word, length, 0, &entry->wanted) ? -1 : at;
+}
+
+/* The fields and values of an XADD, `count` of them from `at` on.  -> the byte behind them; -1 for anything else. */
+static Py_ssize_t
+take_fields(const char *data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t count, Entry *entry)
+{
+    Py_ssize_t word, length;
+    if (at < 0 || count < 2 || count % 2)
+        return -1;
+    entry->fields = at;
+    entry->word_count = count;
+    for (; count > 0; count--) {
+        at = take_closed_word(data, at, end, &word, &length);
+        if (at < 0)
+            return -1;
+    }
+    entry->end = at;
+    return at;
+}
+
 /* An XADD that may be of a run, from its head on.  -> the byte behind it; -1 for anything else. */
 static Py_ssize_t
 take_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, Entry *entry)
 {
-    Py_ssize_t count, word, length;
+    Py_ssize_t count;
     Py_ssize_t at = take_head(data, start, end, &count);
     if (at < 0 || count < MIN_XADD_WORDS || end - at < 10)
         return -1;
@@ -416,27 +458,29 @@ take_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, int runs, Entry *e
     if (at < 0)
         return -1;
     count -= 2;
-    if (runs == APPENDED)
-        at = take_options(data, at, end, entry, &count);
-    else {
-        entry->id = at;
-        at = take_closed_word(data, at, end, &word, &length);
-        count--;
-        if (at >= 0 && parse_id(data, word, length, 0, &entry->wanted))
-            return -1;
-    }
-    if (at < 0 || count < 2 || count % 2)
-        return -1;
+    at = runs == APPENDED ? take_options(data, at, end, entry, &count) : take_logged_id(data, at, end, entry, &count);
     entry->start = start;
-    entry->fields = at;
-    entry->word_count = count;
-    for (; count > 0; count--) {
-        at = take_closed_word(data, at, end, &word, &length);
-        if (at < 0)
-            return -1;
-    }
-    entry->end = at;
-    return at;
+    return take_fields(data, at, end, count, entry);
+}
+
+/* An XADD of a log that begins as `before` does: with as many words, and a key of the same length.  -> the byte behind
+   it; -1 for anything else, for one that trims, and for what `take_xadd` refuses. */
+static Py_ssize_t
+take_next_xadd(const char *data, Py_ssize_t start, Py_ssize_t end, const Entry *before, Entry *entry)
+{
+    Py_ssize_t head_size = before->key - before->start, word, length;
+    Py_ssize_t key = start + head_size, id = key + before->key_length + 2;
+    if (before->trim != NO_TRIM || id > end || memcmp(data + start, data + before->start, (size_t)head_size) ||
+        data[id - 2] != '\r' || data[id - 1] != '\n')
+        return -1;
+    *entry = *before;
+    entry->start = start;
+    entry->key = key;
+    entry->id = id;
+    Py_ssize_t at = take_closed_word(data, id, end, &word, &length);
+    if (at < 0 || parse_id(data, word, length, 0, &entry->wanted))
+        return -1;
+    return take_fields(data, at, end, before->word_count, entry);
 }
 
 /* The request at `start` as a list of words.  -> the byte behind it; -1 when it is not whole, or odd, or, with an
@@ -480,22 +524,19 @@ make_run(State *state, PyObject *chunk, const Entry *entries, Py_ssize_t count)
     return made;
 }
 
-/* The XADD at `start` of a log and its neighbours of the same key and number of words, as a run.  -> as `take_words`. */
+/* The XADD at `start` of a log and its neighbours, as a run.  -> as `take_words`. */
 static Py_ssize_t
 take_logged_run(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, PyObject **run)
 {
     const char *data = PyBytes_AsString(chunk);
     Entry entries[RUN_ENTRIES];
-    Py_ssize_t at = take_xadd(data, start, end, LOGGED, &entries[0]);
+    Py_ssize_t count = 1, at = take_xadd(data, start, end, LOGGED, &entries[0]);
     if (at < 0)
         return -1;
-    Py_ssize_t count = 1, found;
-    /* Neighbours that begin with the same bytes up to the ID are a run of one key, without others. */
-    Py_ssize_t shared = entries[0].id - start;
-    if (end - at <= shared || memcmp(data + at, data + start, (size_t)shared))
-        shared = 0;
-    while (count < RUN_ENTRIES && end - at > shared && !memcmp(data + at, data + start, (size_t)shared)) {
-        found = take_xadd(data, at, end, LOGGED, &entries[count]);
+    while (count < RUN_ENTRIES && at < end) {
+        Py_ssize_t found = take_next_xadd(data, at, end, &entries[count - 1], &entries[count]);
+        if (found < 0)
+            found = take_xadd(data, at, end, LOGGED, &entries[count]);
         if (found < 0)
             break;
         count++;
@@ -932,7 +973,7 @@ count_trimmed(const Tail *tail, const Entry *entry)
         return -1;
     if (entry->is_approximate)
         return excess < tail->node_live ? 0 : -1;
-    return excess == 1 && tail->trimmed < MAX_TRIMMED ? 1 : -1;
+    return excess <= MAX_TRIMMED - tail->trimmed ? (int)excess : -1;
 }
 
 /* Whether the open node takes an entry of `size` bytes. */
@@ -1012,15 +1053,14 @@ add_entry(Tail *tail, const Entry *entry, const char *data, ID id, const char *b
     return 0;
 }
 
-/* Note that the first entry is to be removed. */
+/* Note that the first entries are to be removed. */
 static void
-trim_one(Tail *tail)
+trim(Tail *tail, int count)
 {
-    tail->trimmed++;
-    tail->rows_size += TRIMMED_BYTES;
-    tail->length--;
-    if (tail->node_live > 0)
-        tail->node_live--;
+    tail->trimmed += count;
+    tail->rows_size += TRIMMED_BYTES * count;
+    tail->length -= count;
+    tail->node_live = tail->node_live > count ? tail->node_live - count : 0;
 }
 
 /* The line of the log up to the ID: `*n XADD key`, and `MAXLEN = threshold` if entries are trimmed. */
@@ -1119,8 +1159,7 @@ append_entries(State *state, const Run *run, Py_ssize_t first, PyObject *const *
         Py_ssize_t before = tail->rows_size;
         if (add_entry(tail, entry, data, id, bulk, bulk_size))
             break;
-        if (trimmed)
-            trim_one(tail);
+        trim(tail, trimmed);
         *size += tail->rows_size - before;
         if (log != NULL) {
             *log = put_log_head(*log, data, entry, trimmed);
@@ -1275,7 +1314,7 @@ expand_one(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 PyDoc_STRVAR(load_xadds_doc,
 "load_xadds(run, at, most, room, last_key, rows) -> (count, size, last_key)\n\n"
-"The rows of a run out of a log, with the IDs that stand there, as long as they ascend.");
+"The rows of a run out of a log, with the IDs that stand there, as long as they ascend and nothing is trimmed.");
 
 static PyObject *
 load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -1298,7 +1337,8 @@ load_xadds(PyObject *module, PyObject *const *args, Py_ssize_t count)
     for (; made < fitting; made++) {
         const Entry *entry = &run->entries[at + made];
         put_id(key + PREFIX_BYTES, entry->wanted);
-        if (memcmp(key, last, KEY_BYTES) <= 0 || entry->key_length != run->entries[0].key_length ||
+        if (memcmp(key, last, KEY_BYTES) <= 0 || entry->trim != NO_TRIM ||
+            entry->key_length != run->entries[0].key_length ||
             memcmp(data + entry->key, data + run->entries[0].key, (size_t)entry->key_length))
             break;
         PyObject *row = make_row(key, data + entry->id, entry->fields - entry->id, data, entry);

@@ -88,6 +88,8 @@ def random_request(rng: random.Random) -> bytes:
         ][: rng.choice([3, 3, 3, 3, 2])]
     for _ in range(rng.choice([0, 0, 0, 1, 2])):
         options.insert(rng.choice([0, len(options)]), rng.choice([b"NOMKSTREAM", b"nomkstream", b"NOMKSTREAMS"]))
+    if rng.random() < 0.1:  # as the log has them
+        options, wanted = [b"MAXLEN", b"=", rng.choice(THRESHOLDS)], ids[0]
     return wire([name, rng.choice(KEYS), *options, wanted, *words], end)
 
 

@@ -9,7 +9,8 @@ by CR LF, all numbers canonical and of 64 bits, lengths of nine digits at most
 
     XADD key [NOMKSTREAM] [MAXLEN | MINID [= | ~] threshold] * | ms-seq | ms field value ...
                                             with APPENDED, of any keys, as clients send it, also in lower case
-    XADD key ms-seq field value ...         with LOGGED, of one key and as many words each
+    XADD key [MAXLEN = threshold] ms-seq field value ...
+                                            with LOGGED, of any keys, as the log has them
 
 If XACKs of one entry of one group of one stream are among the former, they become a `Mix`, and so do two such XACKs.
 

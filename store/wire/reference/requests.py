@@ -59,20 +59,18 @@ def _take_words(chunk: bytes, at: int, end: int, requests: Requests, *, is_close
 
 
 def _take_logged_run(chunk: bytes, start: int, end: int, requests: Requests) -> int | None:
-    first = _take_xadd(chunk, start, end, LOGGED)
-    if first is None:
-        return None
-    shared = chunk[start : first.id]
-    if not chunk.startswith(shared, first.end, end):
-        shared = b""
-    entries = [first]
-    while len(entries) < _RUN_ENTRIES and chunk.startswith(shared, entries[-1].end, end):
-        found = _take_xadd(chunk, entries[-1].end, end, LOGGED)
+    entries: list[Entry] = []
+    at = start
+    while at < end and len(entries) < _RUN_ENTRIES:
+        found = _take_xadd(chunk, at, end, LOGGED)
         if found is None:
             break
         entries.append(found)
+        at = found.end
+    if not entries:
+        return None
     requests.append(Run(chunk, entries))
-    return entries[-1].end
+    return at
 
 
 def _take_appended(chunk: bytes, start: int, end: int, requests: Requests) -> int | None:
@@ -118,7 +116,7 @@ def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> Entry | None:
         return None
     if words[0] != b"XADD" and (words[0] != b"xadd" or runs == LOGGED):
         return None
-    options = _take_options(words) if runs == APPENDED else (2, None)
+    options = _take_options(words) if runs == APPENDED else _take_logged_trim(words)
     if options is None:
         return None
     id_no, trim = options
@@ -158,6 +156,16 @@ def _take_options(words: list[bytes]) -> tuple[int, Trim | None] | None:
         else:
             return at, trim
     return None
+
+
+def _take_logged_trim(words: list[bytes]) -> tuple[int, Trim | None] | None:
+    """The same of an XADD in a log."""
+    if words[2:4] != [b"MAXLEN", b"="]:
+        return 2, None
+    threshold = parse_number(words[4])
+    if threshold is None or len(words[4]) > MAX_NUMBER:
+        return None
+    return 5, Trim(by_id=False, is_approximate=False, threshold=threshold)
 
 
 def _option(word: bytes) -> bytes:

@@ -111,7 +111,7 @@ class Tail:
     def count_trimmed(self, trim: Trim | None) -> int | None:
         """How many entries a trim removes when the entry has been appended; None: unknown, or not to be left for later.
 
-        An exact trim that removes one entry is left for later, up to some hundreds of them.
+        Exact trims are left for later, up to some hundreds of entries together.
         """
         if trim is None:
             return 0
@@ -124,15 +124,15 @@ class Tail:
             return None
         if trim.is_approximate:
             return 0 if excess < self._node_live else None
-        return 1 if excess == 1 and self.trimmed < _MAX_TRIMMED else None
+        return excess if excess <= _MAX_TRIMMED - self.trimmed else None
 
-    def trim_one(self) -> int:
-        """Note that the first entry is to be removed; -> for how many bytes that counts."""
-        self.trimmed += 1
-        self.size += _TRIMMED_BYTES
-        self._length -= 1
-        self._node_live = max(self._node_live - 1, 0)
-        return _TRIMMED_BYTES
+    def trim(self, count: int) -> int:
+        """Note that the first `count` entries are to be removed; -> for how many bytes that counts."""
+        self.trimmed += count
+        self.size += count * _TRIMMED_BYTES
+        self._length -= count
+        self._node_live = max(self._node_live - count, 0)
+        return count * _TRIMMED_BYTES
 
     def add(self, run: Run, entry: Entry, entry_id: int, bulk: bytes) -> int:
         """Append the entry, whose ID is `bulk` as a bulk string; -> the bytes of its row and the key."""
@@ -188,11 +188,11 @@ def append(
         text = b"%d-%d" % (entry_id >> 64, entry_id & MAX_HALF)
         bulk = b"$%d\r\n%b\r\n" % (len(text), text)
         front = [b"XADD", entry.key]
-        is_trimming = tail.count_trimmed(entry.trim)
+        trimmed = tail.count_trimmed(entry.trim)
         size += tail.add(run, entry, entry_id, bulk)
-        if is_trimming and entry.trim is not None:
+        if trimmed and entry.trim is not None:
             front += [b"MAXLEN", b"=", b"%d" % entry.trim.threshold]
-            size += tail.trim_one()
+            size += tail.trim(trimmed)
         words = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in front])
         log += [b"*%d\r\n" % (len(front) + 1 + entry.word_count), words, bulk, run.fields(entry)]
         replies.append(bulk)
@@ -205,10 +205,8 @@ def load(run: Run, at: int, tails: dict[bytes, Tail], watched: dict[bytes, int])
         raise ValueError("not a place in the run")
     count = size = 0
     for entry, tail, entry_id in _taken(run, at, tails, watched, 0):
-        trimmed = tail.count_trimmed(entry.trim)
-        size += tail.add(run, entry, entry_id, run.id_bulk(entry))
-        if trimmed:
-            size += tail.trim_one()
+        trimmed = tail.count_trimmed(entry.trim) or 0
+        size += tail.add(run, entry, entry_id, run.id_bulk(entry)) + tail.trim(trimmed)
         count += 1
     return count, size
 
@@ -243,13 +241,13 @@ def load_xadds(run: Run, at: int, most: int, room: int, last_key: bytes, rows: R
     """The rows of a run out of a log are appended to `rows`; -> (count, bytes of fields, last key).
 
     As many as there are, at most `most`, and those whose fields have less than `room` bytes together.  `last_key` is
-    that of the row before.  The first entry that has another key, or whose ID is not above the last one, ends it.
+    that of the row before.  The first entry that trims, has another key, or an ID not above the last one, ends it.
     """
     prefix, _ = unpacked(last_key)
     count = size = 0
     for entry in run.fitting(at, most, room):
         key = prefix + (entry.wanted or 0).to_bytes(ID_BYTES, "big")
-        if key <= last_key or entry.key != run.key:
+        if key <= last_key or entry.key != run.key or entry.trim is not None:
             break
         row = b"%b*%d\r\n%b" % (run.id_bulk(entry), entry.word_count, run.fields(entry))
         rows.append((key, seal(prefix, row)))

@@ -19,8 +19,9 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
+from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.pending import Run
-from riverbed.store.ids import ID_BYTES
+from riverbed.store.ids import ID_BYTES, make_id
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import Piece
@@ -32,6 +33,7 @@ from riverbed.store.recovery.bulk_load import load_run
 from riverbed.store.recovery.replay import RecoveryReport, replay
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.tables.environment import TABLES
+from riverbed.store.wire import LOGGED, LoggedRequests, parse_front
 from tests.support.in_process import HandClock
 from tests.support.scripts.random_commands import run_at_random
 from tests.support.store.mutations import CASES, Case
@@ -139,7 +141,7 @@ def test_a_rewritten_log(seed: int) -> None:
 # -- what the log of another server, or none, might hold ---------------------------------------------------------------
 
 
-def folded(directory: Path, commands: list[Words], split: Callable[[list[Words]], list[list[Words]]]) -> object:
+def folded(directory: Path, commands: list[Words], split: Callable[[list[Words]], list[LoggedRequests]]) -> object:
     """What executing `commands` on an empty store leaves, or the error."""
     store = Store(directory, node_max_entries=3)
     report = RecoveryReport()
@@ -150,12 +152,21 @@ def folded(directory: Path, commands: list[Words], split: Callable[[list[Words]]
     return found
 
 
+def in_runs(commands: list[Words]) -> list[LoggedRequests]:
+    """The commands as one batch, with runs of XADD as a reader of the log finds them."""
+    requests: LoggedRequests = []
+    data = b"".join(map(encode_command, commands))
+    assert parse_front(LOGGED, data, requests) == len(data)
+    return [requests]
+
+
 def assert_folds_the_same(commands: list[Words]) -> None:
     with tempfile.TemporaryDirectory(prefix="riverbed-bulk-") as home:
-        found = folded(Path(home) / "1", commands, lambda commands: [commands])
+        found = folded(Path(home) / "1", commands, lambda commands: [[*commands]])
         assert found == folded(Path(home) / "2", commands, lambda commands: [[words] for words in commands])
+        assert found == folded(Path(home) / "3", commands, in_runs)
         with one_by_one():
-            assert found == folded(Path(home) / "3", commands, lambda commands: [commands])
+            assert found == folded(Path(home) / "4", commands, lambda commands: [[*commands]])
 
 
 KEYS = st.sampled_from([b"s", b"t"])
@@ -187,6 +198,15 @@ SOUND = st.builds(
     st.integers(10, 20),
     st.integers(1, 12),
 )
+TRIMMING = st.builds(
+    lambda key, begin, lengths: [
+        [b"XADD", key, *([b"MAXLEN", b"=", length] if length else []), b"%d-0" % number, b"f", b"v"]
+        for number, length in enumerate(lengths, begin)
+    ],
+    KEYS,
+    st.integers(10, 20),
+    st.lists(st.sampled_from([b"", b"", b"", b"0", b"1", b"2", b"5", b"5", b"8", b"05", b"-1"]), max_size=20),
+)
 OTHERS = st.sampled_from(
     [
         [b"XGROUP", b"CREATE", b"s", b"g", b"0"],
@@ -206,7 +226,7 @@ OTHERS = st.sampled_from(
 )
 
 
-@given(st.lists(SOUND | (APPENDS | claims() | OTHERS).map(lambda words: [words]), max_size=12))
+@given(st.lists(SOUND | TRIMMING | (APPENDS | claims() | OTHERS).map(lambda words: [words]), max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_a_log_that_anybody_may_have_written(groups: list[list[Words]]) -> None:
     assert_folds_the_same([words for group in groups for words in group])
@@ -247,4 +267,23 @@ def test_commands_before_any_select_are_of_the_first_database(tmp_path: Path) ->
     assert load_run(store.txn, commands, 0) == 3
     assert not store.txn.log
     assert store.stream().length == 3
+    store.engine.close()
+
+
+def test_trims_in_a_run_are_left_to_the_handlers_only_where_they_remove_hundreds(tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    store.txn.log_db = 0
+    left: list[Words] = []
+    replayer = Replayer()
+
+    def execute(txn: WriteTxn, db: Database, words: Words) -> None:
+        left.append(words)
+        replayer.execute(txn, db, words)
+
+    lengths = [0] * 900 + [900] * 300 + [0, 750, 751, 0, 200, 0]
+    trims = [[b"MAXLEN", b"=", b"%d" % length] if length else [] for length in lengths]
+    commands = [[b"XADD", b"s", *trim, b"%d-0" % number, b"f", b"v"] for number, trim in enumerate(trims, 1)]
+    recovery.execute_requests(store.txn, execute, in_runs(commands)[0])
+    assert left == [commands[-2]]
+    assert (store.stream().length, store.stream().first_id) == (201, make_id(len(commands) - 200, 0))
     store.engine.close()

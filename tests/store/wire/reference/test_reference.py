@@ -134,18 +134,46 @@ def test_neighbours_become_a_run() -> None:
     assert rest.request(1) == commands[5]
 
 
-def test_neighbours_of_one_key_in_a_log_become_a_run_and_so_do_those_of_different_keys() -> None:
+def test_neighbours_in_a_log_become_a_run_of_any_keys() -> None:
     keys = [b"s", b"s", b"t", b"s", b"t", b"t"]
     commands = [xadd(b"a" * at, key=key, wanted=b"1-%d" % at) for at, key in enumerate(keys, 1)]
     more = xadd(b"a", b"b", key=b"t", wanted=b"1-9")
-    assert told(read([*commands, more], LOGGED)) == [(b"s", 2), (b"t", 5)]
-    assert told(read([*commands[3:], commands[3]], LOGGED)) == [(b"s", 4)]
-    [_, mixed] = read(commands, LOGGED)
-    assert isinstance(mixed, Run)
+    assert told(read([*commands, more], LOGGED)) == [(b"s", 7)]
+    assert told(read([*commands, [b"PING"], *commands[:1] * 300], LOGGED)) == [
+        (b"s", 6),
+        b"PING",
+        (b"s", 256),
+        (b"s", 44),
+    ]
+    mixed = one_run(commands, LOGGED)
+    assert mixed.requests() == commands
     rows: list[tuple[bytes, bytes]] = []
-    assert load_xadds(mixed, 0, 9, 1 << 30, PREFIX + bytes(16), rows)[0] == 1  # of the first key
-    assert load_xadds(mixed.rest(2), 0, 9, 1 << 30, PREFIX + bytes(16), rows)[0] == 2
-    assert [key[-1] for key, _ in rows] == [3, 5, 6]
+    for first, count in ((0, 2), (2, 1), (3, 1), (4, 2)):  # those of the first key
+        assert load_xadds(mixed.rest(first), 0, 9, 1 << 30, PREFIX + bytes(16), rows)[0] == count
+    assert [key[-1] for key, _ in rows] == [1, 2, 3, 4, 5, 6]
+
+
+def test_exact_trims_by_length_are_part_of_a_run_of_a_log() -> None:
+    trimming = with_options(b"MAXLEN", b"=", b"999999999", wanted=b"1-2")
+    four = xadd(b"a", b"b", wanted=b"1-3")  # has as many words but for one
+    for commands in ([trimming] * 3, [xadd(b"a", wanted=b"1-1"), trimming, four, trimming, trimming, four]):
+        run = one_run(commands, LOGGED)
+        assert run.requests() == commands
+        assert [run.entry(at)[2] for at in range(len(run))] == [words is trimming for words in commands]
+    rows: list[tuple[bytes, bytes]] = []
+    assert load_xadds(run, 0, 9, 1 << 30, PREFIX + bytes(16), rows)[0] == 1, "the next one trims"
+    for options in (
+        "maxlen = 5",
+        "MAXLEN ~ 5",
+        "MAXLEN 5",
+        "MAXLEN = 05",
+        "MAXLEN = 1000000000",
+        "MINID = 5",
+        "NOMKSTREAM",
+    ):
+        assert told(read([with_options(*options.encode().split(), wanted=b"1-1")], LOGGED)) == [b"XADD"]
+    for short in ([b"XADD", b"s", b"MAXLEN", b"=", b"5"], [b"XADD", b"s", b"MAXLEN", b"=", b"5", b"1-1", b"f"]):
+        assert told(read([short, trimming], LOGGED)) == [b"XADD", (b"s", 1)]
 
 
 def with_options(*options: bytes, wanted: bytes = b"*") -> list[bytes]:
@@ -324,7 +352,6 @@ def test_what_the_open_node_does_not_take_goes_into_new_ones() -> None:
     [
         ("MAXLEN ~ 51 *", True),
         ("MAXLEN = 51 *", True),
-        ("MAXLEN = 49 *", False),
         ("MAXLEN = 0 *", False),
         ("MAXLEN ~ 42 *", True),
         ("MAXLEN ~ 41 *", False),
@@ -350,7 +377,7 @@ def test_an_entry_is_simple_if_its_id_is_above_the_last_and_its_trim_removes_not
     assert log.startswith(b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n") == is_simple
 
 
-def test_an_exact_trim_of_one_entry_is_counted_and_logged_up_to_some_hundreds() -> None:
+def test_exact_trims_are_counted_and_logged_up_to_some_hundreds_of_entries() -> None:
     def appended(*options: str) -> bytes:
         before = [option.encode() for option in options]
         return append(one_run([with_options(*before, wanted=b"*")]), 0, {b"s": tail}, {}, MS)[2]
@@ -359,14 +386,31 @@ def test_an_exact_trim_of_one_entry_is_counted_and_logged_up_to_some_hundreds() 
     line = appended("maxlen", "50")
     assert line == wire([b"XADD", b"s", b"MAXLEN", b"=", b"50", b"%d-31" % MS, b"f", b"a"])
     assert tail.trimmed == 1
-    assert appended("MAXLEN", "=", "49") == b"", "this removes two"
     assert appended("MAXLEN", "~", "42") == b"", "the first node has nine entries left"
+    line = appended("MAXLEN", "=", "48")
+    assert line == wire([b"XADD", b"s", b"MAXLEN", b"=", b"48", b"%d-32" % MS, b"f", b"a"])
+    assert tail.trimmed == 4
+    assert appended("MAXLEN", "~", "43") == b"", "the first node has six entries left"
     rows = list(tail.take_rows())
-    assert len(rows) == 1
-    assert tail.size > 0, "an entry is to be removed"
-    for _ in range(255):
-        assert appended("MAXLEN", "50") != b""
-    assert (appended("MAXLEN", "50"), tail.trimmed) == (b"", 256)
+    assert len(rows) == 2
+    assert tail.size > 0, "entries are to be removed"
+    for _ in range(252):
+        assert appended("MAXLEN", "48") != b""
+    assert (appended("MAXLEN", "48"), tail.trimmed) == (b"", 256)
+    tail = tail_of(30, length=300, node_live=100, most=1000, room=1 << 20)
+    assert appended("MAXLEN", "=", "44") == b"", "this removes 257"
+    assert appended("MAXLEN", "=", "45") != b""
+    assert (appended("MAXLEN", "=", "45"), tail.trimmed) == (b"", 256)
+
+
+def test_trims_in_a_run_of_a_log_are_counted() -> None:
+    lengths = {31: 9, 32: 5, 33: 5, 34: 0}
+    commands = [
+        with_options(b"MAXLEN", b"=", b"%d" % most, wanted=b"%d-%d" % (MS, seq)) for seq, most in lengths.items()
+    ]
+    tail = tail_of(30, length=10)
+    assert load(one_run(commands, LOGGED), 0, {b"s": tail}, {})[0] == 3
+    assert tail.trimmed == 2 + 5 + 1
 
 
 def test_ids_go_on_in_the_next_millisecond_up_to_the_last_of_all() -> None:
