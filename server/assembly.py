@@ -225,6 +225,7 @@ class Server:
 
     async def end_work(self) -> None:
         """End the work in the background, and wait for it."""
+        self.tasks.stopping.set()
         self.maintenance.stop()
         self.checkpoints.stop()
         self.scrub.stop()

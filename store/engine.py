@@ -21,7 +21,7 @@ import lmdb
 
 from riverbed.store.checkpoint import Checkpoints, Durability
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import (
     TABLE_DAMAGE,

@@ -24,6 +24,7 @@ import lmdb
 
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.background.worker_modules import REWRITE
+from riverbed.store.disk.removal import remove_file
 from riverbed.store.errors import LogWriteError, Refusal, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
@@ -164,8 +165,9 @@ class Rewriting:
         try:
             base = await self._rewrite(path)
         finally:
-            with contextlib.suppress(OSError):
-                path.unlink()
+            if path.exists():
+                with contextlib.suppress(OSError):
+                    await self._tasks.in_thread("deleting an unfinished log", self._unlink, [path], expected=(OSError,))
             self._task = None
         status = self.status
         status.end(self._monotonic(), ok=True)
@@ -311,9 +313,15 @@ class Rewriting:
         kept_bytes = sum(file.size or 0 for file in engine.log.home.manifest.backlog)
         return engine.log.end.offset - (size if engine.space.may_keep(kept_bytes) else 0)
 
+    def _unlink(self, paths: Iterable[Path]) -> None:
+        """In a thread, a piece at a time."""
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                remove_file(path, self._tasks.stopping.wait)
+
     async def _remove(self, paths: Iterable[Path]) -> None:
         try:
-            await self._tasks.in_thread("unlinking old files of the log", _unlink, paths, expected=(OSError,))
+            await self._tasks.in_thread("deleting old files of the log", self._unlink, paths, expected=(OSError,))
             if not self._stopped:
                 self._engine.log.forget_history()
         finally:
@@ -333,9 +341,3 @@ class Rewriting:
         for task in (self._task, self._removal):
             if task is not None:
                 await asyncio.wait([task])
-
-
-def _unlink(paths: Iterable[Path]) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()

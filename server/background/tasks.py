@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -38,6 +39,7 @@ class Tasks:
         self._loop = loop
         self._status = status
         self._running: set[asyncio.Task[Any]] = set()
+        self.stopping = threading.Event()  # the server stops: work in threads need not spare its clients any more
 
     def start(
         self, name: str, work: Coroutine[Any, Any, T], *, failed: Failed | None = None, expected: Expected = ()

@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,6 +25,7 @@ from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.replication import worker as replication_worker
 from riverbed.store.disk.durable_file import write_all
 from riverbed.store.disk.real_files import DIRECTORY_MODE
+from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import LogFile
@@ -261,4 +261,4 @@ def remove_leftovers(directory: Path, tasks: Tasks) -> None:
 
 def _remove(tasks: Tasks, path: Path) -> None:
     """Delete `path` in a thread, as there may be gigabytes; what cannot be removed is left to the next start."""
-    tasks.in_thread(f"removing {path.name}", shutil.rmtree, path, True)
+    tasks.in_thread(f"removing {path.name}", remove_tree, path, tasks.stopping.wait)

@@ -23,7 +23,7 @@ from riverbed.store.check.findings import Contents, Meta, Violation
 from riverbed.store.check.log import LogCheck
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.disk.serving import is_served
+from riverbed.store.disk.locks.serving import is_served
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.log.reader import TornTail
 from riverbed.store.progress import Progress, ignore

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from riverbed.store.disk.flock import hold_directory
+from riverbed.store.disk.locks.flock import hold_directory
 from riverbed.store.disk.real_files import DIRECTORY_MODE
+from riverbed.store.disk.removal import remove_tree
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def working_directory(folder: Path, prefix: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_tree(path)
         os.close(fd)
 
 
@@ -60,7 +60,7 @@ def clear_leftovers(folder: Path, prefix: str) -> int:
         except OSError:  # another user's, or no directory at all
             continue
         if fd is not None:
-            shutil.rmtree(folder / name, ignore_errors=True)
+            remove_tree(folder / name)
             os.close(fd)
             cleared += 1
     return cleared

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.files import Files
-from riverbed.store.disk.other_writers import writer_of
+from riverbed.store.disk.locks.other_writers import writer_of
 from riverbed.store.disk.real_files import read_file
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY

@@ -27,7 +27,7 @@ from typing import Final
 import lmdb
 
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY

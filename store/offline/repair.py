@@ -32,7 +32,7 @@ from riverbed.store.check.log import BACKLOG
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.errors import CorruptionError, StoreError

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import StoreError
 from riverbed.store.format.meta import META_POSITION, PositionRow, read_position

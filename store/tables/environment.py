@@ -27,8 +27,8 @@ from typing import Any, Final, NamedTuple
 
 import lmdb
 
+from riverbed.store.disk.locks.serving import hold_instead_of_registering
 from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE, open_file, require_file, require_plain
-from riverbed.store.disk.serving import hold_instead_of_registering
 from riverbed.store.errors import TABLE_DAMAGE, CorruptionError, StoreError, VersionError
 from riverbed.store.format.meta import (
     META_OF_CHECKPOINT,

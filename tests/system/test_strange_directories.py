@@ -26,8 +26,8 @@ from click.testing import CliRunner
 from crc32c import crc32c
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.disk.lock import lock_directory
-from riverbed.store.disk.serving import hold_unserved
+from riverbed.store.disk.locks.lock import lock_directory
+from riverbed.store.disk.locks.serving import hold_unserved
 from riverbed.store.engine import Engine
 from riverbed.store.errors import StoreError
 from riverbed.store.options import Fsync, Options

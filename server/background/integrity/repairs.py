@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +31,7 @@ from riverbed.server.background.worker_modules import REPAIR
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import LogWriteError, StateLostError, StoreError, UnsafeFileError
 from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
@@ -153,7 +153,7 @@ class Repairs:
         with contextlib.suppress(UnsafeFileError):
             require_directory(self._directory)
             if self._engine.files.exists(self._directory):
-                self._removal = self._tasks.in_thread("removing a repair's files", shutil.rmtree, self._directory, True)
+                self._removal = self._remove()
 
     # -- how -----------------------------------------------------------------------------------------------------------
 
@@ -230,9 +230,14 @@ class Repairs:
         if self._removal is not None:
             await asyncio.wait([self._removal])
         if self._engine.files.exists(self._directory):
-            await self._tasks.in_thread(
-                "removing a repair's files", shutil.rmtree, self._directory, expected=(OSError,)
-            )
+            await self._remove()
+        if self._engine.files.exists(self._directory):
+            raise RepairError(f"{self._directory} cannot be deleted")
+
+    def _remove(self) -> asyncio.Task[None]:
+        return self._tasks.in_thread(
+            "removing a repair's files", remove_tree, self._directory, self._tasks.stopping.wait
+        )
 
     async def _replay(self, worker: Worker) -> LogPosition:
         """Have the tables brought up to what is on the disk; -> up to where."""

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from riverbed.server.background.log_rewrite import RewriteError, Rewriting
+from riverbed.store.disk import removal
+from riverbed.store.disk.removal import PIECE_BYTES
 from riverbed.store.errors import Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
@@ -441,6 +443,24 @@ def test_a_hold_ends_the_rewrite_under_way_and_none_begins_before_its_end(tmp_pa
         rewriting.begin_if_due()
         assert rewriting.count == 1
         rewriting._worker = None
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_server_that_stops_frees_files_without_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "PAUSE_S", 20.0)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        path = ticks.engine.log.home.path / f"{TEMPORARY_PREFIX}1-1.aof"
+        ticks.files.put(path, b"half")  # as the log sees it
+        path.parent.mkdir()
+        path.touch()
+        os.truncate(path, 2 * PIECE_BYTES + 1)
+        ticks.server.rewriting.remove_leftovers()
+        await asyncio.wait_for(ticks.server.end_work(), 15)
+        assert not path.exists()
         ticks.close()
 
     in_loop(body())

@@ -11,7 +11,7 @@ import pytest
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import DeepCheck, check
 from riverbed.store.check.deep import ReplayPlan, SpaceError
-from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.format.resp import encode_entry
 from riverbed.store.format.streams import entry_key

@@ -12,7 +12,7 @@ from riverbed.store.check import Check
 from riverbed.store.check.findings import Meta
 from riverbed.store.check.log import LogCheck
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.progress import ignore
 from riverbed.store.rewrite.log_from_tables import rebuild_log

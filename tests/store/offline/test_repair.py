@@ -13,7 +13,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import Check, DeepCheck, check
 from riverbed.store.check.deep import ReplayPlan, SpaceError
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.lock import lock_directory
+from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.errors import LockedError
 from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.repair import Action, Repair, RepairError

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from riverbed.store.disk.flock import hold_directory
+from riverbed.store.disk.locks.flock import hold_directory
 from riverbed.tools.spark.errors import SourceError
 
 _TEMPORARY: Final = ".temp-"

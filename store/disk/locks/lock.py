@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from riverbed.store.disk.flock import hold_directory
-from riverbed.store.disk.serving import is_served
+from riverbed.store.disk.locks.flock import hold_directory
+from riverbed.store.disk.locks.serving import is_served
 from riverbed.store.errors import LockedError, StoreError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
 

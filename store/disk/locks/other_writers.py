@@ -1,22 +1,20 @@
 """Finds the other process that has a file open for writing.
 
-The lock on a data directory keeps two of our servers apart, but a Redis does not know it.  On Linux the kernel refuses
-a read lease on a file that any process has open for writing.  Only then does this module search the descriptors of all
-processes for the name of the writer.  On other systems it finds no process.
+The lock on a data directory keeps two of our servers apart, but a Redis does not know it.  The kernel tells whether any
+process writes the file (`leases.py`).  Only then does this module search the descriptors of all processes for the name
+of the writer.  Where there are no leases it finds no process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.locks.leases import Others, other_writers
 from riverbed.store.disk.real_files import open_file
 
 _PROC: Final = Path("/proc")
@@ -40,23 +38,14 @@ def writer_of(path: Path) -> str | None:
 
 
 def _is_being_written(path: Path) -> bool:
-    lease, of_signal = getattr(fcntl, "F_SETLEASE", None), getattr(fcntl, "F_SETSIG", None)
-    if lease is None or of_signal is None:
-        return False
     try:
         fd = open_file(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        # a process that opens the file meanwhile waits until the lease is given back; the signal for that does nothing
-        fcntl.fcntl(fd, of_signal, signal.SIGURG)
-        fcntl.fcntl(fd, lease, fcntl.F_RDLCK)
-        fcntl.fcntl(fd, lease, fcntl.F_UNLCK)
-    except OSError as error:  # also where the file system has no leases, or the file is another user's
-        return error.errno == errno.EAGAIN
+        return other_writers(fd) is Others.SOME
     finally:
         os.close(fd)
-    return False
 
 
 def _writers(path: Path) -> Iterator[str]:

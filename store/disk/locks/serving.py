@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from riverbed.store.disk.flock import hold_directory
+from riverbed.store.disk.locks.flock import hold_directory
 from riverbed.store.layout import LOCK_NAME
 
 
