@@ -55,6 +55,7 @@ class Durability:
             self._log_error = error
             self._tables.distrust(f"the log could not be made durable: {error}")
             return
+        self._log.forget_old(self.place)
         try:
             self._tables.sync()
         except lmdb.Error as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.files import Files
+from riverbed.store.disk.page_cache import CachedEnd
 
 # Much data at once makes the server's own syncs wait, and the file is not finished sooner.  On a busy disk where nine
 # of ten syncs of 160 KB take up to 12 ms, they take up to 25 ms beside 8 MB at a time, 17 beside 2 MB and 16 beside
@@ -21,12 +22,21 @@ def write_all(files: Files, fd: int, data: bytes | memoryview) -> None:
         rest = rest[files.write(fd, rest) :]
 
 
-def write_file(path: Path, pieces: Iterable[bytes], files: Files, unsynced_bytes: int = UNSYNCED_BYTES) -> None:
+def write_file(
+    path: Path,
+    pieces: Iterable[bytes],
+    files: Files,
+    unsynced_bytes: int = UNSYNCED_BYTES,
+    *,
+    is_read_soon: bool = True,
+) -> None:
     """Write `pieces` to a new file `path`, with a sync after each `unsynced_bytes`; sync it, but not its name.
 
+    The system caches it only if it `is_read_soon`.
     An exception, also one of `pieces`, leaves what was written so far.  Raises OSError.
     """
-    unsynced = 0
+    size = unsynced = 0
+    cached_end = CachedEnd(files)
     fd = files.create(path)
     try:
         for data in pieces:
@@ -34,7 +44,10 @@ def write_file(path: Path, pieces: Iterable[bytes], files: Files, unsynced_bytes
             unsynced += len(data)
             if unsynced >= unsynced_bytes:
                 files.sync(fd)
+                size += unsynced
                 unsynced = 0
+                if not is_read_soon:
+                    cached_end.grew(fd, size)
         files.sync(fd)
     finally:
         files.close(fd)

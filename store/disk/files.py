@@ -7,6 +7,7 @@ half, fails to sync or forgets what was not synced.  This module knows no format
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -48,6 +49,9 @@ class Files(Protocol):
     def sync(self, fd: int, /) -> None:
         """Make contents and length durable."""
 
+    def forget(self, fd: int, begin: int, size: int, /) -> None:
+        """Have the system drop its copy of these durable bytes in memory; a hint.  Raises nothing."""
+
     def truncate(self, fd: int, size: int, /) -> None: ...
 
     def size(self, fd: int, /) -> int: ...
@@ -86,6 +90,12 @@ def _sync(fd: int, /) -> None:
         os.fdatasync(fd)
 
 
+def _forget(fd: int, begin: int, size: int, /) -> None:
+    if sys.platform != "darwin":
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(fd, begin, size, os.POSIX_FADV_DONTNEED)
+
+
 def _read_at(fd: int, size: int, position: int, /) -> bytes:
     data = os.pread(fd, size, position)
     if not data or len(data) == size:
@@ -111,6 +121,7 @@ class OsFiles:
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(_sync)
     read_at = staticmethod(_read_at)
+    forget = staticmethod(_forget)
 
     def open_append(self, path: Path, /) -> int:
         return open_file(path, os.O_WRONLY | os.O_APPEND)

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple, Protocol, Self
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.durable_file import write_all
 from riverbed.store.disk.files import Files
+from riverbed.store.disk.page_cache import CachedEnd
 from riverbed.store.disk.shared_files import SharedFiles
 from riverbed.store.errors import LogWriteError
 from riverbed.store.format.log_lines import encode_annotation
@@ -104,6 +105,7 @@ class Log:
         # The readers that follow the log, and the files that they have open.
         self.tails: set[Follower] = set()
         self.open_files = SharedFiles(files)
+        self._cached_end = CachedEnd(files)
 
     @classmethod
     def find(
@@ -416,6 +418,11 @@ class Log:
         """
         self._files.sync(unsynced.fd)
 
+    def forget_old(self, durable: LogPosition) -> None:
+        """Have the system cache only the end of what is durable up to `durable`; in the thread of `sync_bytes`."""
+        if durable.file_seq == self._seq:
+            self._cached_end.grew(self._fd, durable.position)
+
     def was_synced(self, unsynced: Unsynced, error: OSError | None) -> None:
         """Note that `sync_bytes` has ended.  Raises LogWriteError when it failed, and the log is broken then."""
         if error is not None:
@@ -464,6 +471,7 @@ class Log:
         self._seq = file.seq
         self._position = self._synced_position = 0
         self._rotate_at = self._segment_bytes
+        self._cached_end.begin_file()
 
     # -- the manifest --------------------------------------------------------------------------------------------------
 

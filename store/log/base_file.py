@@ -52,5 +52,5 @@ def write_base(
             if progress is not None:
                 progress(written)
 
-    write_file(path, batches(), files)
+    write_file(path, batches(), files, is_read_soon=False)
     return written

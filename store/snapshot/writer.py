@@ -20,7 +20,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import threading
 import time
@@ -37,6 +36,7 @@ from riverbed.store.disk.durable_file import UNSYNCED_BYTES, write_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.removal import remove_tree
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, SnapshotError, why_undecoded
 from riverbed.store.format.meta import read_version
@@ -134,6 +134,7 @@ def take_snapshot(
                 )
                 maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
                 complete()
+            maker.forget(data_file)
             files.sync_directory(working)
             if out is None:
                 give(working, directory.stat())
@@ -279,6 +280,12 @@ class _Maker:
     def write(self, name: str, pieces: Iterable[bytes], wrote: Callable[[int], None] | None = None) -> FileDigest:
         return write_digested(self.working / name, pieces, self.files, wrote)
 
+    def forget(self, data_file: FileDigest) -> None:
+        """Leave the memory that the system caches the copy in to files that are in use."""
+        fd = self.files.open_read(self.working / DATA_NAME)
+        self.files.forget(fd, 0, data_file.size)
+        self.files.close(fd)
+
     def list_streams(self, data_file: FileDigest) -> None:
         """Walk the copy: compare its rows with their checksums, and write a line for each stream.
 
@@ -382,4 +389,4 @@ def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:
     going = name_for(folder, WORKING_PREFIX)
     files.rename(snapshot.path, going)
     files.sync_directory(folder)
-    shutil.rmtree(going, ignore_errors=True)
+    remove_tree(going)

@@ -218,6 +218,9 @@ class FaultyFiles:
         self._names[target] = self._inode(source)
         del self._names[source]
 
+    def forget(self, fd: int, begin: int, size: int, /) -> None:
+        assert begin + size <= len(self._open[fd][0].durable)
+
     def unlink(self, path: Path, /) -> None:
         self._step("unlink")
         self._inode(path)
