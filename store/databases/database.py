@@ -71,6 +71,7 @@ class Database(Namespace):
 
     def let_go_of_oldest(self) -> bool:
         """Write back and forget a batch of the streams that were read first, and their groups; -> whether any were."""
+        lent_count = self.lent_count
         if not self.cached:
             self.take_oldest_back()
         keys = list(islice(self.cached, _BATCH))
@@ -83,7 +84,7 @@ class Database(Namespace):
                 groups.leave()
             del self.cached[key]
         self._count_cached(-sum(map(_size_of, keys)))
-        return bool(keys)
+        return bool(keys) or self.lent_count < lent_count
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -91,22 +92,28 @@ class Database(Namespace):
         """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed."""
         stream = self.cached.get(key) or self.take_back(key)
         if stream is None:
-            packed = streams.key_key(self.keyspace_no, key)
-            row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
-            if row is None:
-                self._refuse_misplaced(packed)
+            stream = self._read(key)
+            if stream is None:
                 return None
-            try:
-                values = streams.StreamRow.unpack(packed, row)
-                stream = self.cached[key] = Stream.of_row(self.txn, self, key, values)
-            except DECODE_ERRORS:
-                raise DamagedRowError(f"the row of key {quoted(key)}") from None
+            self.cached[key] = stream
             self._count_cached(_size_of(key))
         if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
             if not self.txn.follows:
                 self.expire(stream)
             return None
         return stream
+
+    def _read(self, key: bytes) -> Stream | None:
+        """The stream at `key` as its row has it.  Raises DamagedRowError."""
+        packed = streams.key_key(self.keyspace_no, key)
+        row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
+        if row is None:
+            self._refuse_misplaced(packed)
+            return None
+        try:
+            return Stream.of_row(self.txn, self, key, streams.StreamRow.unpack(packed, row))
+        except DECODE_ERRORS:
+            raise DamagedRowError(f"the row of key {quoted(key)}") from None
 
     def _refuse_misplaced(self, packed: bytes) -> None:
         """Raise DamagedRowError if a key beside the missing one has another row than its own, or is on the wrong side.
@@ -194,18 +201,41 @@ class Database(Namespace):
 
     def _lend(self, key: bytes, size: int, trims: bool) -> bool:
         """Lend the stream at `key` for an entry with `size` bytes of fields, which may trim, if it is a simple one."""
-        stream = None if key in self.interest else self.stream(key, 0)
+        if key in self.interest:
+            return False
+        stream = self.cached.get(key) or self.take_back(key)
+        if stream is None:
+            if not trims and size < self.txn.node_max_bytes and self._lend_row(key):
+                return True
+            stream = self.stream(key, 0)
         if stream is None or stream.expire_ms:
             return False
         del self.cached[key]
         self._lent.lend(stream, size, trims)
         return True
 
+    def _lend_row(self, key: bytes) -> bool:
+        """Lend the stream at `key`, which is not in memory, by its row; -> whether it can be."""
+        packed = streams.key_key(self.keyspace_no, key)
+        row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
+        if row is None or not self._lent.lend_row(key, packed, row):
+            return False
+        self._count_cached(_size_of(key))
+        return True
+
     def take_back(self, key: bytes) -> Stream | None:
-        """Enter what was appended to a stream that is lent; -> the stream, None when it is not lent."""
-        stream = self._lent.take_back(key)
+        """Enter what was appended to a stream that is lent; -> the stream, None when there is no object of it."""
+        lent_count = len(self._lent)
+        stream = self._lent.take_back(key, self._need)
         if stream is not None:
             self.cached[key] = stream
+        elif len(self._lent) < lent_count:
+            self._count_cached(-_size_of(key))  # nothing of it is in memory
+        return stream
+
+    def _need(self, key: bytes) -> Stream:
+        stream = self._read(key)
+        assert stream is not None, "a stream that was lent is gone"
         return stream
 
     @property

@@ -20,6 +20,7 @@ from riverbed.store.format.packing import add_checksum, is_bound, pack_row, unpa
 from riverbed.store.format.rows import pack_ids, unpack_ids
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 from riverbed.store.model import IdempotenceSettings, Row
+from riverbed.store.wire import open_stream, pack_stream
 
 # LMDB refuses keys above 511 bytes; client keys longer than this are stored under their digest.
 MAX_PLAIN_KEY: Final = 400
@@ -83,6 +84,9 @@ class StreamRow(NamedTuple):
         return NodeRow(self.tail_total - self.tail_dead, self.tail_total, self.tail_bytes, self.tail_last_id)
 
     def pack(self, key: bytes) -> bytes:
+        row = pack_stream(key, self)
+        if row is not None:
+            return row
         idempotence = None if self.idempotence is None else astuple(self.idempotence)
         return pack_row([*self[:5], pack_ids(*self[5:12]), self.group_count, self[13:17], idempotence], key)
 
@@ -94,6 +98,9 @@ class StreamRow(NamedTuple):
     @classmethod
     def unpack(cls, key: bytes, row: bytes) -> StreamRow:
         """Raises DamagedRowError, DECODE_ERRORS."""
+        values = open_stream(key, row)
+        if values is not None:
+            return cls._make(values)
         *head, ids, group_count, nodes, idempotence = unpack_row(row, key)
         if idempotence is not None:
             duration_s, max_records, records_no, records_added, duplicates = idempotence

@@ -13,7 +13,7 @@ from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams.nodes import first_node
 from riverbed.store.streams.trimming import trim_front
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
-from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail
+from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail, open_tail_by_row
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream
@@ -54,6 +54,14 @@ def lend(stream: Stream, size: int, trims: bool) -> Tail:
         max_bytes,
         nodes,
     )
+
+
+def lend_row(txn: Transaction, key: bytes, row: bytes) -> Tail | None:
+    """As `lend`, of the stream with this row of table `keys`, for entries that do not trim.
+
+    None when only its object can be lent.  `Tail.stream_row` has the row again, unless nodes were opened.
+    """
+    return open_tail_by_row(key, row, txn.node_max_entries, txn.node_max_bytes, _NODES)
 
 
 def _front(stream: Stream) -> tuple[StreamID, StreamID, int]:

@@ -3,6 +3,9 @@
     parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs, or mixes in
                           that of XADDs and XACKs
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
+    open_tail_by_row      the row of a stream -> what it takes, and then its row again
+    open_stream           such a row -> its values
+    pack_stream           the values -> a row
     load                  the same for a run out of a log -> rows
     expand_one            the same for a single entry
     load_xadds            a run out of a log -> rows
@@ -57,7 +60,10 @@ __all__ = [
     "measure_entries",
     "measure_leaf",
     "open_run",
+    "open_stream",
     "open_tail",
+    "open_tail_by_row",
+    "pack_stream",
     "packed_id",
     "parse",
     "parse_front",
@@ -100,7 +106,10 @@ if TYPE_CHECKING or IS_NATIVE:
         measure_entries,
         measure_leaf,
         open_run,
+        open_stream,
         open_tail,
+        open_tail_by_row,
+        pack_stream,
         packed_id,
         parse,
         parse_front,
@@ -128,7 +137,10 @@ else:
         measure_entries,
         measure_leaf,
         open_run,
+        open_stream,
         open_tail,
+        open_tail_by_row,
+        pack_stream,
         packed_id,
         parse,
         parse_front,

@@ -53,6 +53,19 @@
 #define CHECKSUM_BYTES 4        /* behind a run; those of format version 2 have none */
 #define SEAL_BYTES 5            /* behind the row of an entry: CRC-32C of the stream's number and the row, and the mark */
 #define SEAL_MARK '\1'
+#define ROW_MARK '\xc1'          /* in front of the row of a stream, then CRC-32C of its key and what follows: msgpack */
+#define ROW_HEAD_BYTES 5
+#define STREAM_ARRAY '\x99'      /* msgpack: of nine values, of four; nil, bytes, the largest number without a kind */
+#define NODES_ARRAY '\x94'
+#define NIL '\xc0'
+#define BIN8 '\xc4'
+#define UINT8_KIND 0xcc         /* then the kinds of numbers with two, four and eight bytes */
+#define MAX_FIXINT 0x7f
+#define MAX_COUNT (PY_SSIZE_T_MAX / 2)  /* of what a stream has; as many can be added */
+#define STREAM_IDS_BYTES 112    /* seven IDs */
+#define MAX_STREAM_BYTES 204    /* of a row: nine numbers of nine bytes, the IDs and eleven bytes */
+#define STREAM_VALUES 18        /* of a row in Python; the IDs begin there */
+#define FIRST_ID_AT 5
 #define PAGE_HEAD_BYTES 16      /* of LMDB 0.9: pgno:u64 pad:u16 flags:u16 lower:u16 upper:u16, then where rows begin */
 #define NODE_HEAD_BYTES 8       /* before a row: its size:u32 flags:u16 size of its key:u16 */
 
@@ -134,7 +147,8 @@ typedef struct {
     Py_ssize_t count, size;     /* entries and bytes that the open node has taken */
     Py_ssize_t rows_size;       /* bytes of the rows that were not taken, with their keys */
     Py_ssize_t trimmed;         /* entries to be removed from the front */
-    PyObject *closed;           /* (count, size, first ID, last ID) of the nodes before */
+    PyObject *closed;           /* (count, size, first ID, last ID) of the nodes before, NULL for none */
+    PyObject *key, *row;        /* of the stream, when it was opened by its row; else NULL */
 } Tail;
 
 typedef struct {
@@ -895,6 +909,223 @@ runs_argument(PyObject *argument, int *runs)
     return *runs >= 0;
 }
 
+/* -- rows of streams ---------------------------------------------------------------------------------------------- */
+
+/* A row is a mark, a checksum of the key and of what follows, and nine values as msgpack: the stream's number, nil, its
+   length, how many entries were added, its deadline, seven IDs, how many groups it has, an array of four numbers, nil.
+   Where the first nil is a long key, or the second one settings, Python reads it. */
+enum { STREAM_NO, LENGTH, ADDED, EXPIRE_MS, GROUP_COUNT, NODE_COUNT, TAIL_TOTAL, TAIL_DEAD, TAIL_SIZE, NUMBERS };
+enum { FIRST_ID, LAST_ID, LAST_LIVE_ID, MAX_DELETED_ID, FLOOR_ID, TAIL_FIRST_ID, TAIL_LAST_ID, IDS };
+
+typedef struct {
+    uint64_t numbers[NUMBERS];
+    ID ids[IDS];
+} StreamRow;
+
+/* The values of a row in Python, beside the IDs and the nils; -1 for these. */
+static int
+number_at(int place)
+{
+    static const signed char numbers[STREAM_VALUES] = {
+        STREAM_NO, -1, LENGTH, ADDED, EXPIRE_MS, -1, -1, -1, -1, -1, -1, -1, GROUP_COUNT, NODE_COUNT, TAIL_TOTAL, TAIL_DEAD,
+        TAIL_SIZE, -1,
+    };
+    return numbers[place];
+}
+
+/* The one byte that must stand there.  -> the byte behind it; NULL when it does not. */
+static const char *
+take_byte(const char *at, const char *end, char wanted)
+{
+    return at != NULL && at < end && *at == wanted ? at + 1 : NULL;
+}
+
+/* So many numbers of msgpack, which are not negative.  -> the byte behind them; NULL when they are others. */
+static const char *
+take_numbers(const char *at, const char *end, uint64_t *numbers, int count)
+{
+    for (; at != NULL && count > 0; count--, numbers++) {
+        if (at >= end)
+            return NULL;
+        unsigned char kind = (unsigned char)*at++;
+        *numbers = kind;
+        if (kind <= MAX_FIXINT)
+            continue;
+        int size = kind >= UINT8_KIND && kind < UINT8_KIND + 4 ? 1 << (kind - UINT8_KIND) : -1;
+        if (size < 0 || size > end - at)
+            return NULL;
+        for (*numbers = 0; size > 0; size--)
+            *numbers = *numbers << 8 | (unsigned char)*at++;
+    }
+    return at;
+}
+
+static char *
+put_numbers(char *to, const uint64_t *numbers, int count)
+{
+    for (; count > 0; count--, numbers++) {
+        if (*numbers > MAX_FIXINT) {
+            int power = (*numbers > UINT8_MAX) + (*numbers > UINT16_MAX) + (*numbers > UINT32_MAX);
+            *to++ = (char)(UINT8_KIND + power);
+            for (int shift = 8 * ((1 << power) - 1); shift > 0; shift -= 8)
+                *to++ = (char)(*numbers >> shift);
+        }
+        *to++ = (char)*numbers;
+    }
+    return to;
+}
+
+/* Take a row apart that is bound to its key.  -> 0; -1 when it is another one, or has a long key or settings. */
+static int
+take_stream(const char *key, Py_ssize_t key_size, const char *row, Py_ssize_t size, StreamRow *stream)
+{
+    if (size < ROW_HEAD_BYTES || row[0] != ROW_MARK)
+        return -1;
+    const char *at = row + ROW_HEAD_BYTES, *end = row + size;
+    if (get_u32(row + 1) != ~add_crc(add_crc(CRC_BEGIN, key, key_size), at, end - at))
+        return -1;
+    at = take_numbers(take_byte(at, end, STREAM_ARRAY), end, stream->numbers, 1);
+    at = take_numbers(take_byte(at, end, NIL), end, stream->numbers + LENGTH, EXPIRE_MS - LENGTH + 1);
+    at = take_byte(take_byte(at, end, BIN8), end, STREAM_IDS_BYTES);
+    if (at == NULL || end - at < STREAM_IDS_BYTES)
+        return -1;
+    for (int i = 0; i < IDS; i++, at += ID_BYTES)
+        stream->ids[i] = get_id(at);
+    at = take_numbers(at, end, stream->numbers + GROUP_COUNT, 1);
+    at = take_numbers(take_byte(at, end, NODES_ARRAY), end, stream->numbers + NODE_COUNT, NUMBERS - NODE_COUNT);
+    return take_byte(at, end, NIL) == end ? 0 : -1;
+}
+
+static PyObject *
+make_stream_row(const char *key, Py_ssize_t key_size, const StreamRow *stream)
+{
+    char row[MAX_STREAM_BYTES], *to = row + ROW_HEAD_BYTES;
+    *to++ = STREAM_ARRAY;
+    to = put_numbers(to, stream->numbers, 1);
+    *to++ = NIL;
+    to = put_numbers(to, stream->numbers + LENGTH, EXPIRE_MS - LENGTH + 1);
+    *to++ = BIN8;
+    *to++ = STREAM_IDS_BYTES;
+    for (int i = 0; i < IDS; i++)
+        to = put_id(to, stream->ids[i]);
+    to = put_numbers(to, stream->numbers + GROUP_COUNT, 1);
+    *to++ = NODES_ARRAY;
+    to = put_numbers(to, stream->numbers + NODE_COUNT, NUMBERS - NODE_COUNT);
+    *to++ = NIL;
+    const char *begin = row + ROW_HEAD_BYTES;
+    row[0] = ROW_MARK;
+    put_u32(row + 1, ~add_crc(add_crc(CRC_BEGIN, key, key_size), begin, to - begin));
+    return PyBytes_FromStringAndSize(row, to - row);
+}
+
+/* An ID as a number of Python. */
+static PyObject *
+id_number(ID id)
+{
+    PyObject *low = PyLong_FromUnsignedLongLong(id.seq);
+    if (id.ms == 0 || low == NULL)
+        return low;
+    PyObject *high = PyLong_FromUnsignedLongLong(id.ms), *bits = PyLong_FromLong(8 * HALF_BYTES), *number = NULL;
+    PyObject *shifted = high == NULL || bits == NULL ? NULL : PyNumber_Lshift(high, bits);
+    if (shifted != NULL)
+        number = PyNumber_Or(shifted, low);
+    Py_XDECREF(shifted);
+    Py_XDECREF(bits);
+    Py_XDECREF(high);
+    Py_DECREF(low);
+    return number;
+}
+
+/* -> 0, or -1 with an exception set. */
+static int
+get_id_number(PyObject *number, ID *id)
+{
+    id->seq = PyLong_AsUnsignedLongLongMask(number);
+    if (id->seq == UINT64_MAX && PyErr_Occurred())
+        return -1;
+    PyObject *bits = PyLong_FromLong(8 * HALF_BYTES), *high = bits == NULL ? NULL : PyNumber_Rshift(number, bits);
+    Py_XDECREF(bits);
+    id->ms = high == NULL ? 0 : PyLong_AsUnsignedLongLong(high);
+    Py_XDECREF(high);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+PyDoc_STRVAR(open_stream_doc,
+"open_stream(key, row) -> (stream_no, None, length, ...), or None\n\n"
+"The values of a stream's row; None when it is not bound to its key, or has a long key or settings.");
+
+static PyObject *
+open_stream(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("open_stream", count, 2))
+        return NULL;
+    const char *key = bytes_argument(args[0], -1), *row = key == NULL ? NULL : bytes_argument(args[1], -1);
+    if (row == NULL)
+        return NULL;
+    StreamRow stream;
+    if (take_stream(key, PyBytes_Size(args[0]), row, PyBytes_Size(args[1]), &stream))
+        return Py_NewRef(Py_None);
+    PyObject *values = PyTuple_New(STREAM_VALUES);
+    for (int i = 0; values != NULL && i < STREAM_VALUES; i++) {
+        int number = number_at(i), id = i - FIRST_ID_AT;
+        PyObject *value;
+        if (number >= 0)
+            value = PyLong_FromUnsignedLongLong(stream.numbers[number]);
+        else if (id < 0 || id >= IDS)
+            value = Py_NewRef(Py_None);
+        else {
+            int same = 0;       /* most IDs of a stream are those of its first and its last entry */
+            while (stream.ids[same].seq != stream.ids[id].seq || stream.ids[same].ms != stream.ids[id].ms)
+                same++;
+            value = same == id ? id_number(stream.ids[id]) : Py_NewRef(PyTuple_GetItem(values, FIRST_ID_AT + same));
+        }
+        if (value == NULL || PyTuple_SetItem(values, i, value))
+            Py_CLEAR(values);
+    }
+    return values;
+}
+
+PyDoc_STRVAR(pack_stream_doc,
+"pack_stream(key, values) -> row, or None\n\n"
+"The row under `key` with the values that `open_stream` returns; None when there is a long key or settings.");
+
+static PyObject *
+pack_stream(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("pack_stream", count, 2))
+        return NULL;
+    const char *key = bytes_argument(args[0], -1);
+    if (key == NULL)
+        return NULL;
+    if (!PyTuple_Check(args[1]) || PyTuple_Size(args[1]) != STREAM_VALUES) {
+        PyErr_SetString(PyExc_TypeError, "the values of a stream's row are needed");
+        return NULL;
+    }
+    StreamRow stream;
+    for (int i = 0; i < STREAM_VALUES; i++) {
+        PyObject *value = PyTuple_GetItem(args[1], i);
+        int number = number_at(i), id = i - FIRST_ID_AT;
+        if (number < 0 && (id < 0 || id >= IDS)) {
+            if (value != Py_None)
+                return Py_NewRef(Py_None);
+            continue;
+        }
+        if (!PyLong_Check(value)) {
+            PyErr_SetString(PyExc_TypeError, "a number is needed");
+            return NULL;
+        }
+        if (number >= 0)
+            stream.numbers[number] = PyLong_AsUnsignedLongLong(value);
+        else if (id > 0 && value == PyTuple_GetItem(args[1], i - 1))
+            stream.ids[id] = stream.ids[id - 1];
+        else if (get_id_number(value, &stream.ids[id]))
+            return NULL;
+        if (PyErr_Occurred())
+            return NULL;
+    }
+    return make_stream_row(key, PyBytes_Size(args[0]), &stream);
+}
+
 /* -- functions ---------------------------------------------------------------------------------------------------- */
 
 PyDoc_STRVAR(parse_doc,
@@ -1015,10 +1246,9 @@ show_node(const Tail *tail)
 static int
 open_node(Tail *tail)
 {
-    PyObject *node = show_node(tail);
-    int failed = node == NULL || PyList_Append(tail->closed, node) < 0;
-    Py_XDECREF(node);
-    if (failed)
+    if (tail->closed == NULL)
+        tail->closed = PyList_New(0);
+    if (tail->closed == NULL || append_new(tail->closed, show_node(tail)))
         return -1;
     tail->most = tail->max_entries;
     tail->room = tail->max_bytes;
@@ -1234,6 +1464,26 @@ load(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return PyErr_Occurred() ? NULL : Py_BuildValue("nn", at - first, size);
 }
 
+/* A tail that nothing was appended to; `limits` are those of the open node, then those of further ones.  -> NULL with an
+   exception set. */
+static Tail *
+new_tail(PyObject *module, const char *prefix, ID last, Py_ssize_t length, const Py_ssize_t *limits)
+{
+    State *state = PyModule_GetState(module);
+    Tail *tail = (Tail *)PyType_GenericAlloc(state->tail_type, 0);
+    if (tail == NULL)
+        return NULL;
+    memcpy(tail->prefix, prefix, PREFIX_BYTES);
+    tail->last = last;
+    tail->length = length;
+    tail->most = limits[0];
+    tail->room = limits[1];
+    tail->max_entries = limits[2];
+    tail->max_bytes = limits[3];
+    tail->nodes_left = limits[4];
+    return tail;
+}
+
 PyDoc_STRVAR(open_tail_doc,
 "open_tail(last_key, oldest, node_end, length, node_live, most, room, max_entries, max_bytes, nodes) -> Tail\n\n"
 "What may be appended to a stream, as `reference/` says.");
@@ -1254,24 +1504,51 @@ open_tail(PyObject *module, PyObject *const *args, Py_ssize_t count)
         if (numbers[i] < 0)
             return NULL;
     }
-    State *state = PyModule_GetState(module);
-    Tail *tail = (Tail *)PyType_GenericAlloc(state->tail_type, 0);
-    if (tail == NULL)
+    Tail *tail = new_tail(module, last, get_id(last + PREFIX_BYTES), numbers[0], numbers + 2);
+    if (tail != NULL) {
+        tail->oldest = get_id(oldest);
+        tail->node_end = get_id(node_end);
+        tail->node_live = numbers[1];
+    }
+    return (PyObject *)tail;
+}
+
+PyDoc_STRVAR(open_tail_by_row_doc,
+"open_tail_by_row(key, row, max_entries, max_bytes, nodes) -> Tail, or None\n\n"
+"What may be appended to the stream of a row, as `reference/` says.");
+
+static PyObject *
+open_tail_by_row(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("open_tail_by_row", count, 5))
         return NULL;
-    memcpy(tail->prefix, last, PREFIX_BYTES);
-    tail->last = get_id(last + PREFIX_BYTES);
-    tail->oldest = get_id(oldest);
-    tail->node_end = get_id(node_end);
-    tail->length = numbers[0];
-    tail->node_live = numbers[1];
-    tail->most = numbers[2];
-    tail->room = numbers[3];
-    tail->max_entries = numbers[4];
-    tail->max_bytes = numbers[5];
-    tail->nodes_left = numbers[6];
-    tail->closed = PyList_New(0);
-    if (tail->closed == NULL)
-        Py_CLEAR(tail);
+    const char *key = bytes_argument(args[0], -1), *row = key == NULL ? NULL : bytes_argument(args[1], -1);
+    if (row == NULL)
+        return NULL;
+    Py_ssize_t limits[5] = {0};         /* of the open node, and of the further ones */
+    for (int i = 2; i < 5; i++) {
+        limits[i] = position_argument(args[i], PY_SSIZE_T_MAX);
+        if (limits[i] < 0)
+            return NULL;
+    }
+    StreamRow stream;
+    if (take_stream(key, PyBytes_Size(args[0]), row, PyBytes_Size(args[1]), &stream) || stream.numbers[EXPIRE_MS])
+        return Py_NewRef(Py_None);
+    for (int i = 0; i < NUMBERS; i++)
+        if (i != STREAM_NO && stream.numbers[i] > MAX_COUNT)
+            return Py_NewRef(Py_None);
+    Py_ssize_t total = (Py_ssize_t)stream.numbers[TAIL_TOTAL], size = (Py_ssize_t)stream.numbers[TAIL_SIZE];
+    if (total > 0) {
+        limits[0] = total < limits[2] ? limits[2] - total : 0;
+        limits[1] = size < limits[3] ? limits[3] - size : 0;
+    }
+    char prefix[PREFIX_BYTES];
+    put_big_endian(prefix, stream.numbers[STREAM_NO]);
+    Tail *tail = new_tail(module, prefix, stream.ids[LAST_ID], (Py_ssize_t)stream.numbers[LENGTH], limits);
+    if (tail != NULL) {
+        tail->key = Py_NewRef(args[0]);
+        tail->row = Py_NewRef(args[1]);
+    }
     return (PyObject *)tail;
 }
 
@@ -2866,12 +3143,36 @@ static PyObject *
 tail_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
 {
     const Tail *tail = (const Tail *)self;
-    PyObject *nodes = PyList_GetSlice(tail->closed, 0, PY_SSIZE_T_MAX);
+    PyObject *nodes = tail->closed == NULL ? PyList_New(0) : PyList_GetSlice(tail->closed, 0, PY_SSIZE_T_MAX);
     PyObject *node = nodes == NULL ? NULL : show_node(tail);
     if (node == NULL || PyList_Append(nodes, node) < 0)
         Py_CLEAR(nodes);
     Py_XDECREF(node);
     return nodes;
+}
+
+PyDoc_STRVAR(stream_row_doc, "stream_row() -> the (key, row) of the stream with what was appended, or None");
+
+static PyObject *
+tail_stream_row(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const Tail *tail = (const Tail *)self;
+    StreamRow stream;
+    if (tail->row == NULL || tail->closed != NULL || tail->trimmed > 0)
+        return Py_NewRef(Py_None);
+    const char *key = PyBytes_AsString(tail->key);
+    if (take_stream(key, PyBytes_Size(tail->key), PyBytes_AsString(tail->row), PyBytes_Size(tail->row), &stream))
+        return Py_NewRef(Py_None);
+    if (tail->count > 0) {
+        if (stream.numbers[LENGTH] == 0)
+            stream.ids[FIRST_ID] = tail->first;
+        stream.numbers[LENGTH] += (uint64_t)tail->count;
+        stream.numbers[ADDED] += (uint64_t)tail->count;
+        stream.numbers[TAIL_TOTAL] += (uint64_t)tail->count;
+        stream.numbers[TAIL_SIZE] += (uint64_t)tail->size;
+        stream.ids[LAST_ID] = stream.ids[LAST_LIVE_ID] = stream.ids[TAIL_LAST_ID] = tail->last;
+    }
+    return make_pair(Py_NewRef(tail->key), make_stream_row(key, PyBytes_Size(tail->key), &stream));
 }
 
 static PyObject *
@@ -2886,6 +3187,8 @@ tail_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     PyMem_Free(((Tail *)self)->rows.data);
     Py_XDECREF(((Tail *)self)->closed);
+    Py_XDECREF(((Tail *)self)->key);
+    Py_XDECREF(((Tail *)self)->row);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -2899,6 +3202,7 @@ static PyMemberDef tail_members[] = {
 
 static PyMethodDef tail_methods[] = {
     {"nodes", tail_nodes, METH_NOARGS, nodes_doc},
+    {"stream_row", tail_stream_row, METH_NOARGS, stream_row_doc},
     {"take_rows", (PyCFunction)(void (*)(void))tail_take_rows, METH_METHOD | METH_FASTCALL | METH_KEYWORDS,
      take_rows_doc},
     {NULL, NULL, 0, NULL},
@@ -2975,6 +3279,9 @@ static PyMethodDef functions[] = {
     {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, append_doc},
     {"load", (PyCFunction)(void (*)(void))load, METH_FASTCALL, load_doc},
     {"open_tail", (PyCFunction)(void (*)(void))open_tail, METH_FASTCALL, open_tail_doc},
+    {"open_tail_by_row", (PyCFunction)(void (*)(void))open_tail_by_row, METH_FASTCALL, open_tail_by_row_doc},
+    {"open_stream", (PyCFunction)(void (*)(void))open_stream, METH_FASTCALL, open_stream_doc},
+    {"pack_stream", (PyCFunction)(void (*)(void))pack_stream, METH_FASTCALL, pack_stream_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
     {"measure_entries", (PyCFunction)(void (*)(void))measure_entries, METH_FASTCALL, measure_entries_doc},

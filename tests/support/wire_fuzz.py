@@ -21,6 +21,7 @@ from crc32c import crc32c
 from riverbed.store.wire import reference
 from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from tests.support.leaf_pages import compare_leaves, leaf
+from tests.support.stream_rows import compare_streams, random_row
 
 KINDS: Final = (NO_RUNS, APPENDED, LOGGED)
 MAX_HALF: Final = (1 << 64) - 1
@@ -139,7 +140,7 @@ def shown_run(run: Any) -> Any:
 
 
 def shown_tail(tail: Any) -> Any:
-    return tail.size, tail.trimmed, tail.last_id, tail.nodes()
+    return tail.size, tail.trimmed, tail.last_id, tail.nodes(), tail.stream_row()
 
 
 def outcome(function: Any, *arguments: Any) -> Any:
@@ -413,18 +414,28 @@ def random_id(rng: random.Random) -> bytes:
 
 
 def random_tail(rng: random.Random) -> tuple[Any, ...]:
-    """The arguments of `open_tail`."""
+    """The arguments of `open_tail`, or of `open_tail_by_row`."""
     most, room = rng.choice([0, 1, 3, 1000, 1000]), rng.choice([0, 1, 20, 100, 4096, 1 << 62])
     length, live = rng.choice([0, 1, 5, 999, 1000]), rng.choice([0, 1, 5, 100, 1 << 61])
     node = rng.choice([1, 2, 5, 1 << 62]), rng.choice([0, 20, 60, 400, 1 << 62]), rng.choice([0, 0, 1, 2, 9])
+    if rng.random() < 0.3:
+        return PREFIX, random_row(rng, PREFIX), *node
     return PREFIX + random_id(rng), random_id(rng), random_id(rng), length, live, most, room, *node
+
+
+def open_tails(module: ModuleType, opened: dict[bytes, tuple[Any, ...]]) -> dict[bytes, Any]:
+    """The tails that are opened with such arguments, those of rows by these."""
+    tails = {
+        key: (module.open_tail_by_row if len(arguments) == 5 else module.open_tail)(*arguments)
+        for key, arguments in opened.items()
+    }
+    return {key: tail for key, tail in tails.items() if tail is not None}
 
 
 def compare_appending(native: ModuleType, run: Any, expected: Any, at: int, rng: random.Random) -> None:
     """The same for runs that are appended to tails, twice to the same ones."""
     opened = {key: random_tail(rng) for key in KEYS if rng.random() < 0.8}
-    tails = {key: native.open_tail(*arguments) for key, arguments in opened.items()}
-    expected_tails = {key: reference.open_tail(*arguments) for key, arguments in opened.items()}
+    tails, expected_tails = open_tails(native, opened), open_tails(reference, opened)
     watched = {rng.choice(KEYS): 1} if rng.random() < 0.1 else {}
     for _ in range(2):
         now_ms = rng.choice([0, 1, 2, 1_700_000_000_000])
@@ -455,12 +466,18 @@ def run_out_of_memory(native: ModuleType) -> None:
     ascending = [ROW.replace(b"0-0", b"0-%d" % seq) for seq in (1, 2, 3)]
     many, wanted = b"".join([number.to_bytes(16, "big") for number in range(99)]), (90).to_bytes(16, "big")
     page = leaf([(b"a", b"1"), (b"bc", b"22")])
+    values = (1, None, 1000, 1000, 0, *(number << 70 | 1 for number in range(1, 8)), 0, 0, 1000, 0, 1000, None)
+    row = native.pack_stream(b"k", values)
     calls = [
         lambda: native.parse(APPENDED, client),
         lambda: native.parse_front(NO_RUNS, client, []),
         lambda: native.append(run, 0, {b"key": tail}, {b"x": 1}, 1),
         lambda: native.open_tail(*plenty),
         lambda: list(tail.nodes()),
+        lambda: native.open_tail_by_row(b"k", row, 9, 9, 9),
+        lambda: native.open_tail_by_row(b"k", row, 9, 9, 9).stream_row(),
+        lambda: native.open_stream(b"k", row),
+        lambda: native.pack_stream(b"k", values),
         lambda: native.load(logged, 0, {b"k": tail}, {b"x": 1}),
         lambda: list(filled.take_rows()),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
@@ -517,6 +534,7 @@ def main(path: str, rounds: int) -> None:
         compare_rows(native, rng)
         compare_places(native, rng)
         compare_leaves(native, rng)
+        compare_streams(native, rng)
     run_out_of_memory(native)
 
 

@@ -22,6 +22,7 @@ If XACKs of one entry of one group of one stream are among the former, they beco
     requests            bytes to requests
     tails               runs to rows, lines of the log and replies
     rows, values        rows of entries
+    streams             rows of streams
     pending, pages      rows of pending entries, pages of the tables
 """
 
@@ -42,7 +43,16 @@ from riverbed.store.wire.reference.rows import (
     unseal_pairs,
 )
 from riverbed.store.wire.reference.runs import Run
-from riverbed.store.wire.reference.tails import Tail, append, expand_one, load, load_xadds, open_tail
+from riverbed.store.wire.reference.streams import open_stream, pack_stream
+from riverbed.store.wire.reference.tails import (
+    Tail,
+    append,
+    expand_one,
+    load,
+    load_xadds,
+    open_tail,
+    open_tail_by_row,
+)
 from riverbed.store.wire.reference.values import find_values, gather
 
 __all__ = [
@@ -61,7 +71,10 @@ __all__ = [
     "measure_entries",
     "measure_leaf",
     "open_run",
+    "open_stream",
     "open_tail",
+    "open_tail_by_row",
+    "pack_stream",
     "packed_id",
     "parse",
     "parse_front",

@@ -13,10 +13,12 @@ from typing import Final, NamedTuple
 from riverbed.store.wire.reference.ids import ID_BYTES, KEY_BYTES, MAX_HALF, MAX_ID, unpacked
 from riverbed.store.wire.reference.rows import Rows, seal
 from riverbed.store.wire.reference.runs import Entry, Run, Trim
+from riverbed.store.wire.reference.streams import open_stream, pack_stream
 
 _MAX_TRIMMED: Final = 256
 _TRIMMED_BYTES: Final = 64
 _NO_ID: Final = bytes(ID_BYTES)
+_MAX_COUNT: Final = (1 << 62) - 1  # of what a stream has; as many can be added
 
 
 class Node(NamedTuple):
@@ -48,6 +50,7 @@ class Tail:
         "_prefix",
         "_room",
         "_rows",
+        "_stream",
         "size",
         "trimmed",
     )
@@ -79,6 +82,7 @@ class Tail:
         self._nodes_left = nodes
         self._nodes = [Node(0, 0, _NO_ID, _NO_ID)]
         self._rows: Rows = []
+        self._stream: tuple[bytes, bytes] | None = None  # the (key, row) that it was opened by
         self.size = 0  # bytes of these rows and their keys, and of what is to be removed
         self.trimmed = 0  # entries to be removed from the front
 
@@ -94,6 +98,34 @@ class Tail:
         """The rows of the table of entries that were appended since the last call."""
         rows, self._rows, self.size = self._rows, [], self.trimmed * _TRIMMED_BYTES
         return iter(rows)
+
+    def opened_by(self, key: bytes, row: bytes) -> Tail:
+        """The same tail, of the stream with this row."""
+        self._stream = key, row
+        return self
+
+    def stream_row(self) -> tuple[bytes, bytes] | None:
+        """The (key, row) of the stream with what was appended.
+
+        None when the tail was not opened by a row, when nodes were opened, or when entries are to be removed.
+        """
+        if self._stream is None or len(self._nodes) > 1 or self.trimmed:
+            return None
+        key, row = self._stream
+        values = open_stream(key, row)
+        assert values is not None, "a row that was read before"
+        [(count, size, first, _)] = self._nodes
+        if count:
+            stream_no, _, length, added, expire_ms, first_id, *_ = values
+            deleted, floor, tail_first, _, group_count, node_count, total, dead, used, _ = values[8:]
+            last = self._last_id
+            first_id = first_id if length else int.from_bytes(first, "big")
+            head = (stream_no, None, length + count, added + count, expire_ms)
+            ids = (first_id, last, last, deleted, floor, tail_first, last)
+            values = (*head, *ids, group_count, node_count, total + count, dead, used + size, None)
+        changed = pack_stream(key, values)
+        assert changed is not None, "values that were read from a row"
+        return key, changed
 
     def takes(self, entry: Entry, now: int) -> int | None:
         """The ID that the entry gets; None when the tail does not take it as it is."""
@@ -172,6 +204,27 @@ def open_tail(
     `node_end`, an exact one up to `oldest`.  ValueError when a number is negative, or the bytes are too many.
     """
     return Tail(last_key, oldest, node_end, length, node_live, most, room, max_entries, max_bytes, nodes)
+
+
+def open_tail_by_row(key: bytes, row: bytes, max_entries: int, max_bytes: int, nodes: int) -> Tail | None:
+    """As `open_tail`, of the stream with this row in the table of streams, for entries that do not trim.
+
+    The open node takes what is left of `max_entries` and `max_bytes`; none is open when it has had no entry.  None when
+    the row is not bound to its key, has a long key or settings, or expires.  ValueError when a number is negative.
+    """
+    if min(max_entries, max_bytes, nodes) < 0:
+        raise ValueError("a negative number")
+    values = open_stream(key, row)
+    if values is None or values[4]:
+        return None
+    stream_no, _, length, *_ = values
+    last_id, total, size = values[6], values[14], values[16]
+    if max(value for at, value in enumerate(values) if at in (2, 3, 12, 13, 14, 15, 16)) > _MAX_COUNT:
+        return None
+    most = max(max_entries - total, 0) if total else 0
+    room = max(max_bytes - size, 0) if total else 0
+    last_key = stream_no.to_bytes(KEY_BYTES - ID_BYTES, "big") + last_id.to_bytes(ID_BYTES, "big")
+    return open_tail(last_key, _NO_ID, _NO_ID, length, 0, most, room, max_entries, max_bytes, nodes).opened_by(key, row)
 
 
 def append(

@@ -403,6 +403,7 @@ STREAM_ROWS = st.builds(
 def test_a_stream_row_reads_back(row: StreamRow) -> None:
     packed = row.pack(b"key")
     assert StreamRow.unpack(b"key", packed) == row
+    assert pack_row(unpack_row(packed, b"key"), b"key") == packed  # the same by msgpack as without
     assert StreamRow.is_bound(b"key", packed) and not StreamRow.is_bound(b"kex", packed)
     with pytest.raises(DamagedRowError):
         StreamRow.unpack(b"kex", packed)

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
 from tests.support.leaf_pages import compare_leaves, leaf
 from tests.support.servers import IMPORTED_FROM, ROOT
+from tests.support.stream_rows import compare_streams, random_row
 from tests.support.wire_fuzz import (
     KEY,
     KINDS,
@@ -46,6 +48,7 @@ _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefi
 
 XADD = wire([b"XADD", b"s", b"*", b"f", b"v"])
 PING = wire([b"PING"])
+STREAM = (1, None, 0, 0, 0, *[0] * 7, 0, 0, 0, 0, 0, None)  # the values of a stream's row
 RUN = bytes(20) + bytes(16)  # of one entry, without a checksum
 
 
@@ -93,6 +96,35 @@ def test_a_page_is_measured_up_to_its_last_key(native: ModuleType) -> None:
         assert module.measure_leaf(page, b"a") is None
         assert module.measure_leaf(leaf([]), b"a") == (0, b"a")
         assert module.measure_leaf(leaf([(b"b", b""), (b"a", b"")]), None) is None
+
+
+def test_rows_of_streams_are_read_and_written_alike(native: ModuleType) -> None:
+    for seed in range(10_000):
+        compare_streams(native, random.Random(seed))
+
+
+def test_a_row_of_a_stream_that_is_cut_or_changed_is_read_alike(native: ModuleType) -> None:
+    values = (300, None, 70_000, 5, 0, *(number << 64 | 1 for number in range(7)), 1, 200, 90, 1, 4_000, None)
+    row = native.pack_stream(b"k", values)
+    for size in range(len(row)):
+        assert native.open_stream(b"k", row[:size]) is None
+    for bit in range(8 * len(row)):
+        changed = bytearray(row)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert native.open_stream(b"k", bytes(changed)) is None
+        bare = bytes(changed[5:])
+        bound = b"\xc1" + crc32c(bare, crc32c(b"k")).to_bytes(4, "big") + bare
+        assert native.open_stream(b"k", bound) == reference.open_stream(b"k", bound), bit
+        for size in range(5, len(bound), 17):
+            cut = b"\xc1" + crc32c(bound[5:size], crc32c(b"k")).to_bytes(4, "big") + bound[5:size]
+            assert native.open_stream(b"k", cut) is None
+    assert native.open_stream(b"k", row) == values
+
+
+def test_the_rows_of_streams_that_are_compared_are_mostly_sound(native: ModuleType) -> None:
+    rows = [random_row(random.Random(seed), b"k") for seed in range(500)]
+    assert sum(native.open_stream(b"k", row) is not None for row in rows) > 300
+    assert sum(native.open_tail_by_row(b"k", row, 9, 9, 9) is not None for row in rows) > 200
 
 
 def test_pending_entries_are_shown_alike(native: ModuleType) -> None:
@@ -187,6 +219,7 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
             compare_changes(native, again)
             compare_places(native, again)
             compare_leaves(native, again)
+            compare_streams(native, again)
 
     work()
     counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Tail]))
@@ -268,6 +301,21 @@ def test_wrong_arguments_to_a_mix_are_refused(native: ModuleType) -> None:
         ("open_tail", (KEY, KEY[:16], KEY[:17], 0, 0, 1, 1, 1, 1, 1), ValueError),
         ("open_tail", (KEY, KEY[:16], KEY[:16], 0, 0, 1, 1, 1, 1, -1), ValueError),
         ("open_tail", (KEY, KEY[:16], None, 0, 0, 1, 1, 1, 1, 1), TypeError),
+        ("open_tail_by_row", (b"k", b"row", 1, 1), TypeError),
+        ("open_tail_by_row", (b"k", None, 1, 1, 1), TypeError),
+        ("open_tail_by_row", (b"k", b"row", 1, -1, 1), ValueError),
+        ("open_stream", (b"k",), TypeError),
+        ("open_stream", (None, b"row"), TypeError),
+        ("open_stream", (b"k", bytearray(9)), TypeError),
+        ("pack_stream", (b"k", ()), TypeError),
+        ("pack_stream", (b"k", [0] * 18), TypeError),
+        ("pack_stream", (None, STREAM), TypeError),
+        ("pack_stream", (b"k", (b"1", *STREAM[1:])), TypeError),
+        ("pack_stream", (b"k", (-1, *STREAM[1:])), OverflowError),
+        ("pack_stream", (b"k", (1 << 64, *STREAM[1:])), OverflowError),
+        ("pack_stream", (b"k", (*STREAM[:5], -1, *STREAM[6:])), OverflowError),
+        ("pack_stream", (b"k", (*STREAM[:5], 1 << 128, *STREAM[6:])), OverflowError),
+        ("pack_stream", (b"k", (*STREAM[:5], None, *STREAM[6:])), TypeError),
         ("expand_one", ("run", KEY, None), TypeError),
         ("load_xadds", ("run", 0, 1, 1, KEY[1:], []), ValueError),
         ("load_xadds", ("run", 0, 1, 1, KEY, None), TypeError),
@@ -301,6 +349,9 @@ def test_wrong_arguments_are_refused(
     [run] = native.parse(APPENDED, XADD * 2)
     with pytest.raises(error):
         getattr(native, name)(*(run if argument == "run" else argument for argument in arguments))
+    if "stream" in name:
+        with pytest.raises(error):
+            getattr(reference, name)(*arguments)
 
 
 def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
@@ -316,7 +367,8 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
     functions = ("append", "expand_one", "load", "load_xadds", "measure_leaf", "open_tail", "parse", "parse_front")
-    for name in ("Run", "Mix", "Tail", *functions):
+    rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream")
+    for name in ("Run", "Mix", "Tail", *functions, *rows_of_streams):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

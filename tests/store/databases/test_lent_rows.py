@@ -1,0 +1,187 @@
+"""Streams that are not in memory are appended to by their rows: what that leaves is what it leaves of their objects."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from riverbed.server.errors import CommandError
+from riverbed.store.databases import transaction
+from riverbed.store.errors import DamagedRowError
+from riverbed.store.format.streams import key_key
+from riverbed.store.wire import APPENDED, LOGGED, Run, parse
+from tests.support.raw import encode
+from tests.support.store.stores import Store
+
+NOW_MS = 1_800_000_000_000
+TABLES = ("keys", "names", "entries", "nodes", "expiry")
+ROOM = 300  # bytes of a node
+OPTIONS = ("", "", "", "", "NOMKSTREAM", "MAXLEN ~ 9", "MAXLEN 6", "MINID 3-0")
+IDS = ("*", "*", "*", "1800000000000-7", "5-5")
+SIZES = (1, 1, 1, 40, ROOM - 1, ROOM + 50)
+CHANGES = ("XTRIM {key} MAXLEN 0", "XDEL {key} 1800000000000-3", "DEL {key}", "XLEN {key}", "XGROUP CREATE {key} g 0")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = new_store(tmp_path / "store")
+    yield store
+    store.engine.abandon()
+
+
+def new_store(directory: Path) -> Store:
+    return Store(directory, node_max_entries=4, node_max_bytes=ROOM)
+
+
+def append(store: Store, *lines: str, kind: int = APPENDED) -> int:
+    """Append a run of XADDs; -> how many."""
+    [run] = parse(kind, b"".join(encode(tuple(line.split())) for line in lines)) or [[]]
+    assert isinstance(run, Run)
+    return store.db.load_run(run) if kind == LOGGED else store.db.append_run(run, NOW_MS)[0]
+
+
+def forget(store: Store) -> None:
+    """Have every stream read again."""
+    store.txn.write_back()
+    store.db.forget_cached()
+    store.txn.cached_bytes = 0
+
+
+def rows(store: Store) -> dict[str, list[tuple[bytes, bytes]]]:
+    store.txn.write_back()
+    return {name: list(store.txn.lmdb.cursor(store.txn.handles[name]).iternext()) for name in TABLES}
+
+
+def test_no_object_is_made(store: Store) -> None:
+    store.add(b"s", "1-1")
+    forget(store)
+    assert append(store, "XADD s 2-1 f v", "XADD s 2-2 f v") == 2
+    assert not store.db.cached
+    assert store.db.lent_count == 1
+    store.db.take_all_back()
+    assert not store.db.cached
+    assert store.txn.cached_bytes == 0
+    stream = store.stream()
+    assert (stream.length, stream.entries_added, stream.last_id >> 64, stream.tail_total) == (3, 3, 2, 3)
+    assert not stream.dirty
+
+
+def test_a_look_has_what_was_appended(store: Store) -> None:
+    store.add(b"s", "1-1")
+    forget(store)
+    append(store, "XADD s 2-1 f v")
+    assert store.run("XLEN", "s") == 2
+    append(store, "XADD s 3-1 f v")
+    assert store.run("XLEN", "s") == 3
+
+
+@pytest.mark.parametrize("kind", [APPENDED, LOGGED])
+def test_a_node_that_is_opened_has_its_row(store: Store, kind: int) -> None:
+    store.add(b"s", "1-1", "1-2", "1-3")
+    forget(store)
+    lines = [f"XADD s {number}-1 f v" for number in range(2, 8)]
+    assert append(store, *lines, kind=kind) == 6
+    store.db.take_all_back()
+    stream = store.stream()
+    assert (stream.length, stream.node_count, stream.tail_total) == (9, 2, 1)
+    assert store.violations() == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "PEXPIREAT s 1800000099999",
+        "XCFGSET s IDMP-DURATION 7",
+        "XTRIM s MAXLEN 0",
+        "XSETID s 9-9 ENTRIESADDED 20 MAXDELETEDID 8-8",
+        "XGROUP CREATE s g 0",
+        "XDEL s 1-3",
+    ],
+)
+def test_what_a_row_says_besides_stays(tmp_path: Path, store: Store, command: str) -> None:
+    other = new_store(tmp_path / "other")
+    for one in (store, other):
+        one.add(b"s", "1-1", "1-2", "1-3")
+        one.run(*command.split())
+    forget(store)
+    for one in (store, other):
+        added = append(one, "XADD s 10-1 f v", "XADD s 10-2 f v")
+        assert added == (0 if "EXPIRE" in command else 2)
+    assert rows(store) == rows(other)
+    assert store.violations() == []
+    other.engine.abandon()
+
+
+def test_a_client_that_waits_hears_of_it(store: Store) -> None:
+    store.add(b"s", "1-1")
+    forget(store)
+    store.db.interest[b"s"] = 1
+    assert append(store, "XADD s 2-1 f v") == 0
+
+
+def test_a_damaged_row_is_refused(store: Store) -> None:
+    store.add(b"s", "1-1")
+    forget(store)
+    key = key_key(0, b"s")
+    row = bytearray(store.txn.lmdb.get(key, db=store.txn.handles["keys"]) or b"")
+    row[-30] ^= 1
+    store.txn.lmdb.put(key, bytes(row), db=store.txn.handles["keys"])
+    with pytest.raises(DamagedRowError):
+        append(store, "XADD s 2-1 f v")
+
+
+def test_rows_that_are_lent_are_let_go_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [b"k%d" % number for number in range(100)]
+    for key in keys:
+        store.add(key, "1-1")
+    forget(store)
+    monkeypatch.setattr(transaction, "CACHED_BYTES", 20_000)
+    append(store, *(f"XADD {key.decode()} 2-1 f v" for key in keys))
+    assert store.db.lent_count == len(keys)
+    assert store.txn.cached_bytes > 100_000
+    store.txn.bound_caches()
+    assert store.db.lent_count < 20
+    assert 0 < store.txn.cached_bytes <= 20_000
+    store.db.take_all_back()
+    assert store.txn.cached_bytes == 0
+    assert [store.stream(key).length for key in keys] == [2] * len(keys)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_tables_are_the_same_as_of_objects(tmp_path: Path, store: Store, seed: int) -> None:
+    rng = random.Random(seed)
+    other = new_store(tmp_path / "other")
+    for _ in range(60):
+        lines = [
+            f"XADD k{rng.randrange(4)} {rng.choice(OPTIONS)} {rng.choice(IDS)} f {'v' * rng.choice(SIZES)}"
+            for _ in range(rng.randrange(1, 12))
+        ]
+        change = rng.choice(CHANGES).format(key=f"k{rng.randrange(4)}").split()
+        for one in (store, other):
+            at = 0
+            while at < len(lines):
+                at += append(one, *lines[at:])
+                if at < len(lines):  # what is not simple, as a server does it
+                    refuse(one, lines[at].split())
+                    at += 1
+        if rng.random() < 0.5:
+            for one in (store, other):
+                refuse(one, change)
+        assert b"".join(store.txn.log) == b"".join(other.txn.log)
+        forget(store)
+        for one in (store, other):
+            one.commit()
+    assert rows(store) == rows(other)
+    assert store.violations() == []
+    other.engine.abandon()
+
+
+def refuse(store: Store, words: list[str]) -> None:
+    """Execute a command, which may be refused."""
+    try:
+        store.run(*words)
+    except CommandError:
+        return
