@@ -15,6 +15,7 @@ from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.streams.streams import AppendedPart
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.execution.control.logged_lines import make_atomic
 from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import Block, LongReply
@@ -232,7 +233,7 @@ class FastPath:
                         if txn.unlogged is not None:
                             txn.end_command()
                         if len(logged) - mark > 1:
-                            self._calls.make_atomic(mark)
+                            make_atomic(logged, mark)
                     elif reply.__class__ is tuple:
                         run_count += len(argv) - 1
                         count += len(argv) - 1

@@ -16,7 +16,7 @@ from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.calls import LoggedTransaction
+from riverbed.server.execution.control.logged_lines import LoggedTransaction
 from riverbed.server.execution.control.transaction_replies import (
     SpoolError,
     SpoolSpace,
