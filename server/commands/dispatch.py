@@ -24,17 +24,18 @@ _SLOW = Flag.IMMEDIATE | Flag.NO_AUTH | Flag.LOG_ONLY | Flag.ADMIN | Flag.PUBSUB
 
 # More words take the slow path.  Python compares numbers of up to 30 bits much faster than others.
 _VERY_MANY = (1 << 30) - 1
-# FAST in Redis's table, but each may take a millisecond.
-_UP_TO_A_SLICE = frozenset((b"XCLAIM", b"XAUTOCLAIM", b"XNACK"))
+# FAST in Redis's table, but each may take a millisecond, unless it has no more words than these: a claim of one.
+_FAST_WORDS = {b"XCLAIM": 7, b"XAUTOCLAIM": 0, b"XNACK": 0}
 
 
 class FastCommand:
     """A command that the fast path may run at once: it has no subcommands and none of the `_SLOW` flags.
 
-    `is_compound`: it may log several commands, or be several.
+    `is_compound`: it may log several commands, or be several.  `fast_words`: it takes microseconds only if it has no
+    more words.
     """
 
-    __slots__ = ("command", "counters", "handler", "is_compound", "is_fast", "least_words", "most_words", "name")
+    __slots__ = ("command", "counters", "fast_words", "handler", "is_compound", "least_words", "most_words", "name")
 
     def __init__(self, command: Command, counters: CommandCounters, *, run_handler: Handler | None = None) -> None:
         """With a `run_handler` it is a run of the command, or a mix that begins with it."""
@@ -43,7 +44,7 @@ class FastCommand:
         self.handler: Handler = run_handler or command.handler
         self.name = command.full_name
         self.is_compound = run_handler is not None or (bool(command.flags & Flag.WRITE) and command.name != b"XADD")
-        self.is_fast = bool(command.flags & Flag.FAST) and command.name not in _UP_TO_A_SLICE
+        self.fast_words = _FAST_WORDS.get(command.name, _VERY_MANY) if command.flags & Flag.FAST else 0
         self.least_words = abs(command.arity) if run_handler is None else 1
         self.most_words = command.arity if command.arity >= 0 else _VERY_MANY
 

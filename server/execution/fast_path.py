@@ -169,7 +169,7 @@ class FastPath:
                     request.session = session
                     request.db = session.db
                     continue
-                if entry is run_of and entry.is_fast and run_count < longest_run:
+                if entry is run_of and len(argv) <= entry.fast_words and run_count < longest_run:
                     run_count += 1
                 else:
                     if run_of is not None:

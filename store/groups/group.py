@@ -355,8 +355,13 @@ class Group(Members):
             self.touch(consumer)
             self._log_claims(consumer, _equal_counts(counts), time_ms)
 
-    def claim_one(self, consumer: Consumer, packed: bytes, text: bytes, owner_no: int, count: int, now_ms: int) -> None:
-        """`claim` an entry from the owner that `pel.standing` has found; `text` is its canonical ID.  Logs XCLAIM."""
+    def claim_one(
+        self, consumer: Consumer, packed: bytes, id_wire: bytes, owner_no: int, count: int, now_ms: int
+    ) -> None:
+        """`claim` an entry from the owner that `pel.standing` has found.  Logs XCLAIM.
+
+        `id_wire` is its canonical ID as a bulk string.
+        """
         self._move_one(packed, consumer, now_ms, count, owner_no)
         consumer.active_ms = now_ms
         self._mark(consumer)
@@ -365,8 +370,7 @@ class Group(Members):
             time_text, last_id = b"%d" % now_ms, id_text(self.last_id)
             tail = _CLAIM_END % (len(time_text), time_text, bulk(b"%d" % count), len(last_id), last_id)
             self._claim_tail = (how, tail)
-        pieces = (self._claim_head(consumer), len(text), text, self._claim_tail[1])
-        self._log_wire(b"*14\r\n%b$%d\r\n%b\r\n%b" % pieces)
+        self._log_wire(b"".join((b"*14\r\n", self._claim_head(consumer), id_wire, self._claim_tail[1])))
         if self._logged_position[0] < self.last_id:
             self._logged_position = (self.last_id, self._logged_position[1])
         consumer.is_logged = True

@@ -108,16 +108,19 @@ class PendingRuns:
         rows: list[tuple[bytes, bytes] | None] = []
         while at < len(order) and len(rows) < _ROWS:
             packed = order[at]
-            if not rows or not cursor.next() or last_in_key(cursor.key()) < packed:
+            low = prefix + packed
+            if not rows or not cursor.next() or cursor.key() < low:
                 rows.append(None)
-                if not cursor.set_range(prefix + packed):
+                if not cursor.set_range(low):
                     break
             key, row = cursor.item()
-            last = last_in_key(key)
-            if not first_in_run(row) <= packed <= last or not key.startswith(prefix):
+            if first_in_run(row) > packed or not key.startswith(prefix):
                 break
             rows.append((key, row))
-            at = bisect_right(order, last, at)
+            at += 1
+            last = last_in_key(key)
+            if at < len(order) and order[at] <= last:
+                at = bisect_right(order, last, at)
         else:
             return rows, at
         self._run_in(cursor, packed)

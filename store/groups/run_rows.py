@@ -65,7 +65,7 @@ def change_rows(
             if cursor.set_key(key):
                 cursor.delete()
         # in the order of their keys, LMDB finds most places on the page where it has put the row before
-        cursor.putmulti(sorted(new))
+        cursor.putmulti(new)
 
 
 def _keys(group_no: int, run: Run) -> tuple[bytes, bytes, bytes]:

@@ -233,6 +233,15 @@ class ReadableStream:
         self.txn.refuse_misplaced(key, key)
         return False
 
+    def has_packed(self, packed: bytes) -> bool:
+        """As `has`, for a packed ID that is most probably there: 0.2 us less."""
+        key = self.prefix + packed
+        if self.txn.reader.set_key(key):
+            return not self.floor_id or packed >= pack_id(self.floor_id)
+        if self.floor_id <= unpack_id(packed) <= self.last_live_id:
+            self.txn.refuse_misplaced(key, key)
+        return False
+
     def _is_there(self, entry_id: StreamID) -> bool:
         return self.txn.reader.set_key(self.prefix + pack_id(entry_id))
 

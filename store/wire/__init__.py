@@ -18,6 +18,7 @@
     find_values, gather   rows of entries -> where their values are; pieces of a buffer -> a column of Arrow
     show_pending          rows of pending entries -> what XPENDING answers
     open_run              such a row -> its owner, time, count and IDs
+    find_delivery         such a row -> its owner, time and count, if it has an ID
     change_runs           rows of pending entries, and which entries change -> the rows in their place
 
 They exist twice: `reference/` says in Python what each function does, `native.c` does the same fast.  The native
@@ -51,6 +52,7 @@ __all__ = [
     "change_runs",
     "count_of",
     "expand_one",
+    "find_delivery",
     "find_id",
     "find_values",
     "gather",
@@ -97,6 +99,7 @@ if TYPE_CHECKING or IS_NATIVE:
         append,
         change_runs,
         expand_one,
+        find_delivery,
         find_id,
         find_values,
         gather,
@@ -128,6 +131,7 @@ else:
         append,
         change_runs,
         expand_one,
+        find_delivery,
         find_id,
         find_values,
         gather,

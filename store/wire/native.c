@@ -1641,6 +1641,24 @@ packed_id(PyObject *Py_UNUSED(module), PyObject *text)
     return parse_id(data, 0, PyBytes_Size(text), 0, &id) ? Py_NewRef(Py_None) : id_bytes(id);
 }
 
+/* Where an ID begins among ascending ones of `size` bytes, -1 if it does not. */
+static Py_ssize_t
+place_of(const char *ids, Py_ssize_t size, const char *wanted)
+{
+    Py_ssize_t low = 0, high = size / ID_BYTES;
+    while (low < high) {
+        Py_ssize_t middle = low + (high - low) / 2;
+        int order = memcmp(ids + middle * ID_BYTES, wanted, ID_BYTES);
+        if (order == 0)
+            return middle * ID_BYTES;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return -1;
+}
+
 PyDoc_STRVAR(find_id_doc, "find_id(packed_ids, packed_id) -> where an ID begins among ascending ones, -1 if it does not");
 
 static PyObject *
@@ -1652,18 +1670,7 @@ find_id(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
     const char *wanted = ids == NULL ? NULL : bytes_argument(args[1], ID_BYTES);
     if (wanted == NULL)
         return NULL;
-    Py_ssize_t low = 0, high = PyBytes_Size(args[0]) / ID_BYTES;
-    while (low < high) {
-        Py_ssize_t middle = low + (high - low) / 2;
-        int order = memcmp(ids + middle * ID_BYTES, wanted, ID_BYTES);
-        if (order == 0)
-            return PyLong_FromSsize_t(middle * ID_BYTES);
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return PyLong_FromLong(-1);
+    return PyLong_FromSsize_t(place_of(ids, PyBytes_Size(args[0]), wanted));
 }
 
 /* -- pending entries ---------------------------------------------------------------------------------------------- */
@@ -1888,13 +1895,17 @@ cut_run(const char *row, Py_ssize_t size, PyObject *order, PyObject *changed, Py
     Delivery own = {get_u32(row), get_big_endian(row + RUN_MOMENT_AT), get_big_endian(row + RUN_COUNT_AT)};
     Piece *open = NULL;
     int is_own = 0;             /* the open piece keeps the delivery of the run */
+    PyObject *wanted = NULL;    /* the next ID that changes */
+    const char *packed = NULL;
     if (make_room(ids, (size_t)size) == NULL)
         return -1;
     for (const char *id = row + RUN_HEAD_BYTES; id < row + size; id += ID_BYTES) {
-        PyObject *wanted = *at < PyList_Size(order) ? PyList_GetItem(order, *at) : NULL;
-        const char *packed = wanted == NULL ? NULL : bytes_argument(wanted, ID_BYTES);
-        if (wanted != NULL && packed == NULL)
-            return -1;
+        if (packed == NULL && *at < PyList_Size(order)) {
+            wanted = PyList_GetItem(order, *at);
+            packed = bytes_argument(wanted, ID_BYTES);
+            if (packed == NULL)
+                return -1;
+        }
         Delivery delivery = own;
         int stays = 1, changes = packed != NULL && !memcmp(id, packed, ID_BYTES);
         if (changes) {
@@ -1908,6 +1919,7 @@ cut_run(const char *row, Py_ssize_t size, PyObject *order, PyObject *changed, Py
             if (stays < 0)
                 return -1;
             (*at)++;
+            packed = NULL;
         }
         if (!stays)
             continue;
@@ -1987,13 +1999,78 @@ make_value(int table, uint32_t begin, const Piece *piece, const char *ids)
     return row;
 }
 
-/* Append to the lists of a table which keys are gone, when `new` takes the place of `old`, and which rows are to be put.
-   -> 0, or -1 with an exception set. */
+/* Where a row of an index belongs among others: by `high`, then by `low`, then by the ID, as pieces ascend. */
+typedef struct {
+    uint64_t high, low;
+    size_t piece;
+} Place;
+
+static Place
+place_in(int table, const Delivery *delivery, size_t piece)
+{
+    if (table == BY_ID)
+        return (Place){0, 0, piece};
+    if (table == BY_OWNER)
+        return (Place){delivery->owner, 0, piece};
+    if (!delivery->owner)
+        return (Place){0, delivery->moment, piece};
+    return (Place){time_of(delivery->moment) + 1, delivery->moment >> TURN_AT, piece};
+}
+
 static int
-compare_runs(int table, const char *prefix, const char *ids, const Buffer *old, const Buffer *new, PyObject *gone,
-             PyObject *rows)
+is_before(const Place *one, const Place *other)
+{
+    if (one->high != other->high)
+        return one->high < other->high;
+    return one->low != other->low ? one->low < other->low : one->piece < other->piece;
+}
+
+/* Sort places; `spare` has room for as many.  -> where they are in order, which is one of the two. */
+static Place *
+sort_places(Place *places, Place *spare, size_t count)
+{
+    for (size_t width = 1; width < count; width *= 2) {
+        Place *to = spare;
+        for (size_t begin = 0; begin < count; begin += 2 * width) {
+            const Place *left = places + begin, *right = left + (count - begin < width ? count - begin : width);
+            const Place *middle = right, *end = left + (count - begin < 2 * width ? count - begin : 2 * width);
+            while (left < middle && right < end)
+                *to++ = is_before(right, left) ? *right++ : *left++;
+            while (left < middle)
+                *to++ = *left++;
+            while (right < end)
+                *to++ = *right++;
+        }
+        spare = places;
+        places = to - count;
+    }
+    return places;
+}
+
+/* Append the rows of these pieces to a list, ascending.  -> 0, or -1 with an exception set. */
+static int
+append_rows(int table, const char *prefix, const char *ids, const Buffer *new, Place *places, size_t count,
+            PyObject *rows)
 {
     uint32_t begin = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+    const Place *sorted = table == BY_ID ? places : sort_places(places, places + count, count);
+    for (size_t i = 0; i < count; i++) {
+        const Piece *piece = piece_at(new, sorted[i].piece);
+        const char *last = ids + piece->begin + piece->size - ID_BYTES;
+        if (append_new(rows, make_pair(make_key(table, prefix, &piece->delivery, last),
+                                       make_value(table, begin, piece, ids))))
+            return -1;
+    }
+    return 0;
+}
+
+/* Append to the lists of a table which keys are gone, when `new` takes the place of `old`, and which rows are to be put,
+   ascending; `places` has room for twice as many as `new` has.  -> 0, or -1 with an exception set. */
+static int
+compare_runs(int table, const char *prefix, const char *ids, const Buffer *old, const Buffer *new, Place *places,
+             PyObject *gone, PyObject *rows)
+{
+    size_t count = 0;
     size_t at = 0, next = 0, olds = count_pieces(old), news = count_pieces(new);
     while (at < olds || next < news) {
         const Piece *was = at < olds ? piece_at(old, at) : NULL, *is = next < news ? piece_at(new, next) : NULL;
@@ -2007,13 +2084,12 @@ compare_runs(int table, const char *prefix, const char *ids, const Buffer *old, 
             at++;
         }
         if (order >= 0) {
-            if (!is_same && append_new(rows, make_pair(make_key(table, prefix, &is->delivery, is_last),
-                                                       make_value(table, begin, is, ids))))
-                return -1;
+            if (!is_same)
+                places[count++] = place_in(table, &is->delivery, next);
             next++;
         }
     }
-    return 0;
+    return append_rows(table, prefix, ids, new, places, count, rows);
 }
 
 /* Cut the runs in `rows`, pairs of key and row, or None where others may be between.  -> 0, or -1 with an exception set. */
@@ -2078,6 +2154,39 @@ open_run(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
                          (Py_ssize_t)(size - RUN_HEAD_BYTES));
 }
 
+PyDoc_STRVAR(find_delivery_doc,
+"find_delivery(key, row, wanted) -> (owner, moment, delivery count)\n\n"
+"What a run says of the entry with the last ID in the key `wanted`, None when it does not have it.");
+
+static PyObject *
+find_delivery(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (!has_count("find_delivery", count, 3))
+        return NULL;
+    int is_known = Py_IsNone(args[0]);
+    const char *key = is_known ? "" : bytes_argument(args[0], KEY_BYTES);
+    const char *row = key == NULL ? NULL : bytes_argument(args[1], -1);
+    const char *wanted = row == NULL ? NULL : bytes_argument(args[2], KEY_BYTES);
+    if (wanted == NULL)
+        return NULL;
+    Py_ssize_t size = PyBytes_Size(args[1]);
+    if (is_known && size > RUN_HEAD_BYTES)
+        size -= (size - RUN_HEAD_BYTES) % ID_BYTES;
+    else
+        size = pending_size(is_known ? 0 : add_crc(CRC_BEGIN, key, PREFIX_BYTES), row, size);
+    if (size < 0)
+        return NULL;
+    if (!is_known && (size == RUN_HEAD_BYTES || memcmp(key + PREFIX_BYTES, row + size - ID_BYTES, ID_BYTES))) {
+        PyErr_SetString(PyExc_ValueError, "a run under another key than its own");
+        return NULL;
+    }
+    if ((!is_known && memcmp(key, wanted, PREFIX_BYTES)) ||
+        place_of(row + RUN_HEAD_BYTES, size - RUN_HEAD_BYTES, wanted + PREFIX_BYTES) < 0)
+        Py_RETURN_NONE;
+    return Py_BuildValue("kKK", (unsigned long)get_u32(row), (unsigned long long)get_big_endian(row + RUN_MOMENT_AT),
+                         (unsigned long long)get_big_endian(row + RUN_COUNT_AT));
+}
+
 PyDoc_STRVAR(change_runs_doc,
 "change_runs(prefix, rows, order, changed, most) -> (keys that are gone, rows to be put) for each of three tables\n\n"
 "What becomes of runs when entries of theirs change.");
@@ -2099,11 +2208,16 @@ change_runs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
         return NULL;
     Buffer ids = {NULL, 0, 0}, old = {NULL, 0, 0}, new = {NULL, 0, 0};
     PyObject *tables = PyTuple_New(INDEXES);
+    Place *places = NULL;
     if (tables != NULL && cut_runs(prefix, args[1], args[2], args[3], most, &ids, &old, &new))
         Py_CLEAR(tables);
+    if (tables != NULL && (places = PyMem_Malloc(2 * count_pieces(&new) * sizeof(Place) + 1)) == NULL) {
+        PyErr_NoMemory();
+        Py_CLEAR(tables);
+    }
     for (int table = 0; tables != NULL && table < INDEXES; table++) {
         PyObject *gone = PyList_New(0), *rows = PyList_New(0), *pair = NULL;
-        if (gone != NULL && rows != NULL && !compare_runs(table, prefix, ids.data, &old, &new, gone, rows))
+        if (gone != NULL && rows != NULL && !compare_runs(table, prefix, ids.data, &old, &new, places, gone, rows))
             pair = PyTuple_Pack(2, gone, rows);
         Py_XDECREF(gone);
         Py_XDECREF(rows);
@@ -2113,6 +2227,7 @@ change_runs(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count
     PyMem_Free(ids.data);
     PyMem_Free(old.data);
     PyMem_Free(new.data);
+    PyMem_Free(places);
     return tables;
 }
 
@@ -3298,6 +3413,7 @@ static PyMethodDef functions[] = {
     {"find_id", (PyCFunction)(void (*)(void))find_id, METH_FASTCALL, find_id_doc},
     {"show_pending", (PyCFunction)(void (*)(void))show_pending, METH_FASTCALL, show_pending_doc},
     {"open_run", (PyCFunction)(void (*)(void))open_run, METH_FASTCALL, open_run_doc},
+    {"find_delivery", (PyCFunction)(void (*)(void))find_delivery, METH_FASTCALL, find_delivery_doc},
     {"change_runs", (PyCFunction)(void (*)(void))change_runs, METH_FASTCALL, change_runs_doc},
     {NULL, NULL, 0, NULL},
 };

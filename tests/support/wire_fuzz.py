@@ -402,6 +402,12 @@ def compare_changes(native: ModuleType, rng: random.Random) -> None:
         rows.insert(rng.randrange(len(rows) + 1), None)
     if rng.random() < 0.03:
         rng.shuffle(rows)
+    for item in filter(None, rows):
+        key, row = item
+        wanted = rng.choice([prefix] * 9 + [bytes(8)]) + rng.choice([*ids, bytes(16)])
+        asked = (rng.choice([key, key, None, wanted]), row[: rng.choice([len(row)] * 9 + [19, 20, 36])], wanted)
+        answer, right = outcome(native.find_delivery, *asked), outcome(reference.find_delivery, *asked)
+        assert answer == right, (asked, answer, right)
     arguments = (prefix, rows, order, changed, rng.choice([0, 1, 3, 100, 100]))
     found, expected = outcome(native.change_runs, *arguments), outcome(reference.change_runs, *arguments)
     assert found == expected, (arguments, found, expected)
@@ -487,6 +493,7 @@ def run_out_of_memory(native: ModuleType) -> None:
             PREFIX, [(PREFIX + many[16:32], bytes(20) + many[:32])], [bytes(16)], {bytes(16): None}, 9
         ),
         lambda: native.open_run(PREFIX + many[16:32], bytes(20) + many[:32]),
+        lambda: native.find_delivery(PREFIX + many[16:32], bytes(20) + many[:32], PREFIX + many[:16]),
         lambda: native.packed_id(b"1-1"),
         lambda: native.find_id(many, wanted),
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),

@@ -20,7 +20,7 @@ from riverbed.server.commands.streams.options import parse_range_start
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.store.format.pending import MAX_TIME_MS, UNOWNED, time_of
-from riverbed.store.format.resp import array_head, id_bulk
+from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.group import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
@@ -274,10 +274,11 @@ def _claim_one(request: Request, *, just_id: bool) -> Reply:
     if packed is None or standing is None or standing[0] == UNOWNED:
         return None
     owner_no, moment, count = standing
+    asked = bulk(argv[5])
     if just_id:
-        if not stream.has(unpack_id(packed)):
+        if not stream.has_packed(packed):
             return None
-        wire = b"*1\r\n$%d\r\n%b\r\n" % (len(argv[5]), argv[5])
+        wire = b"*1\r\n" + asked
     else:
         rows = stream.rows_of_within([packed], request.room)
         if not rows or dead_letters(request, group) is not None:
@@ -288,7 +289,7 @@ def _claim_one(request: Request, *, just_id: bool) -> Reply:
     consumer = group.get_or_create(argv[3], now_ms)
     if min_idle_ms > 0 and now_ms - time_of(owner_no, moment) < min_idle_ms:
         return []
-    group.claim_one(consumer, packed, argv[5], owner_no, count, now_ms)
+    group.claim_one(consumer, packed, asked, owner_no, count, now_ms)
     request.txn.changes += 1
     return (wire,)
 

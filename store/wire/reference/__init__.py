@@ -31,7 +31,7 @@ from __future__ import annotations
 from riverbed.store.wire.reference.ids import find_id, packed_id
 from riverbed.store.wire.reference.mixes import Mix
 from riverbed.store.wire.reference.pages import measure_leaf
-from riverbed.store.wire.reference.pending import change_runs, open_run, show_pending
+from riverbed.store.wire.reference.pending import change_runs, find_delivery, open_run, show_pending
 from riverbed.store.wire.reference.requests import parse, parse_front
 from riverbed.store.wire.reference.rows import (
     log_entries,
@@ -62,6 +62,7 @@ __all__ = [
     "append",
     "change_runs",
     "expand_one",
+    "find_delivery",
     "find_id",
     "find_values",
     "gather",

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from riverbed.store.checksum import crc32c
-from riverbed.store.wire.reference.ids import ID_BYTES, PREFIX_BYTES, unpacked
+from riverbed.store.wire.reference.ids import ID_BYTES, KEY_BYTES, PREFIX_BYTES, find_id, unpacked
 from riverbed.store.wire.reference.rows import Rows
 
 _CHECKSUM_BYTES: Final = 4  # behind a run; those of format version 2 have none
@@ -63,10 +63,11 @@ def change_runs(
 ) -> tuple[TableChange, TableChange, TableChange]:
     """What becomes of runs when entries of theirs change; -> the keys that are gone and the rows to be put, by table.
 
-    The tables are `pel`, `pel_by_consumer` and `pel_by_time`.  `rows` are rows of `pel` whose keys begin with `prefix`,
-    None between those that are no neighbours.  They have the ascending IDs `order`, whose deliveries `changed` has,
-    None when they are not pending any more.  Neighbouring pieces of an owner that differ in their IDs only become one
-    run of at most `most`.  ValueError when a row is no run, or is not in order, and when an ID is in none of them.
+    The tables are `pel`, `pel_by_consumer` and `pel_by_time`; the rows to be put ascend.  `rows` are rows of `pel`
+    whose keys begin with `prefix`, None between those that are no neighbours.  They have the ascending IDs `order`,
+    whose deliveries `changed` has, None when they are not pending any more.  Neighbouring pieces of an owner that
+    differ in their IDs only become one run of at most `most`.  ValueError when a row is no run, or is not in order, and
+    when an ID is in none of them.
     """
     if len(prefix) != PREFIX_BYTES or most < 0:
         raise ValueError("no prefix of a group, or a negative number of entries")
@@ -109,9 +110,9 @@ def change_runs(
 
 
 def _table_change(old: list[bytes], new: Rows, *, stays: bool) -> TableChange:
-    """From the keys that a table has to the rows that it shall have; what `stays` under its key is not put again."""
+    """From the keys that a table has to the rows that it shall have, ascending; what `stays` there is not put again."""
     keys = {key for key, _ in new}
-    return [key for key in old if key not in keys], [row for row in new if not (stays and row[0] in old)]
+    return [key for key in old if key not in keys], sorted([row for row in new if not (stays and row[0] in old)])
 
 
 def open_run(key: bytes, row: bytes) -> tuple[int, int, int, bytes]:
@@ -119,6 +120,25 @@ def open_run(key: bytes, row: bytes) -> tuple[int, int, int, bytes]:
     prefix, _ = unpacked(key)
     delivery, ids = _decoded(prefix, row)
     return *delivery, b"".join(ids)
+
+
+def find_delivery(key: bytes | None, row: bytes, wanted: bytes) -> Delivery | None:
+    """What a row of `pel` says of the entry that ends the key `wanted`; None when the row does not have it.
+
+    `key` is that of the row, None if the row is of the group of `wanted`, and was found to be a run before.  ValueError
+    when it is none, or not under this key.
+    """
+    if len(wanted) != KEY_BYTES:
+        raise ValueError("this is no key of a run")
+    if key is None:
+        owner, moment, count, ids = open_run(wanted, row[: len(row) - (len(row) - _RUN_HEAD) % ID_BYTES])
+    else:
+        owner, moment, count, ids = open_run(key, row)
+        if not ids or not key.endswith(ids[-ID_BYTES:]):
+            raise ValueError("a run under another key than its own")
+        if key[:PREFIX_BYTES] != wanted[:PREFIX_BYTES]:
+            return None
+    return None if find_id(ids, wanted[PREFIX_BYTES:]) < 0 else (owner, moment, count)
 
 
 def _decoded(prefix: bytes, row: bytes) -> _Piece:

@@ -217,7 +217,7 @@ def single_entries(store: Store) -> None:
     assert standing is not None
     owner_no, _, count = standing
     bob = group.get_or_create(b"Bob", store.clock.now_ms)
-    group.claim_one(bob, packed, b"3-0", owner_no, count, store.clock.now_ms)
+    group.claim_one(bob, packed, b"$3\r\n3-0\r\n", owner_no, count, store.clock.now_ms)
 
 
 def claims(store: Store) -> None:

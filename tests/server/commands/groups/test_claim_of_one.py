@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from riverbed.server.commands.dispatch import fast_commands
+from riverbed.server.stats.stats import Stats
+from riverbed.store.ids import make_id, pack_id
 from tests.support.in_process import HandClock, Product, answer
 
 BEFORE = [
@@ -63,3 +66,27 @@ def test_a_claim_of_one_does_what_any_claim_does(tmp_path: Path, line: str, endi
             for name, words in (("short", ending), ("full", f"{ending} LASTID 0-0"))
         )
         assert short == full
+
+
+@pytest.mark.parametrize("ending", ["", "JUSTID"])
+def test_an_entry_that_was_trimmed_is_not_claimed_while_its_row_is_there(tmp_path: Path, ending: str) -> None:
+    product = Product(tmp_path, HandClock())
+    for words in BEFORE:
+        product.run(*words.split())
+    for number in range(10, 2010):
+        product.run("XADD", "s", f"{number}-0", "f", number)
+    product.run("XREADGROUP", "GROUP", "g", "Bob", "COUNT", "2000", "STREAMS", "s", ">")
+    product.run("XTRIM", "s", "MINID", "2000-0")
+    stream = product.engine.txn.databases[0].stream(b"s", 0)
+    assert stream is not None
+    assert product.engine.txn.reader.set_key(stream.prefix + pack_id(make_id(50, 0)))
+    assert product.run("XCLAIM", "s", "g", "Carol", "0", "50-0", *ending.split()) == []
+    assert product.run("XCLAIM", "s", "g", "Carol", "0", "2000-0", "JUSTID") == [b"2000-0"]
+    product.close()
+
+
+def test_claims_of_one_run_between_two_looks_at_the_clock() -> None:
+    table = fast_commands(Stats())
+    assert len(b"XCLAIM s g Carol 0 1-0 JUSTID".split()) <= table[b"XCLAIM"].fast_words
+    for words in (b"XCLAIM s g Carol 0 1-0 2-0 JUSTID", b"XAUTOCLAIM s g Carol 0 0", b"XNACK s g FAIL IDS 1 1-0"):
+        assert len(words.split()) > table[words.split()[0]].fast_words
