@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 18            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 19            /* raise it, here and in `interface.py`, when a function takes or returns others */
 #define MAX_DIGITS 9           /* of a length */
 #define MIN_WORD_BYTES 6      /* "$0\r\n\r\n" */
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
