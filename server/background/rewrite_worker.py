@@ -31,7 +31,6 @@ import lmdb
 from riverbed.server.background.child import Server, work_for_server
 from riverbed.server.background.worker_modules import REWRITE
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.priority import step_back
 from riverbed.store.errors import StoreError
 from riverbed.store.format.meta import read_position
 from riverbed.store.log.base_file import BaseSize, write_base
@@ -45,7 +44,6 @@ _REPORT_S: Final = 0.2
 def work(server: Server) -> None:
     """Rewrite as the server asks."""
     directory, path, map_bytes = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    step_back()
     tables = Tables(directory, map_bytes, readonly=True)
     try:
         order = server.listen()

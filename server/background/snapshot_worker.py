@@ -17,7 +17,6 @@ from typing import Any
 from riverbed.server.background.child import Reports, Server, work_for_server
 from riverbed.server.background.worker_modules import SNAPSHOT
 from riverbed.server.version import VERSION
-from riverbed.store.disk.priority import step_back
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.progress import Progress
 from riverbed.store.snapshot.reader import Snapshot
@@ -41,7 +40,6 @@ def asked_for(module: str) -> argparse.Namespace:
 
 def take(asked: argparse.Namespace, steps: Progress, beside: Beside = nothing_beside) -> dict[str, Any]:
     """Take the snapshot that was asked for -> what the server tells of it.  Raises as `take_snapshot`."""
-    step_back()
     folder = asked.directory / SNAPSHOTS_DIRECTORY
     made = take_snapshot(
         asked.directory,

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import riverbed
 from riverbed.server.background.child import HELLO
+from riverbed.store.disk.priority import step_back
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
@@ -62,14 +63,23 @@ class DamageMetError(WorkerError):
 class Worker:
     """One process, which runs `module`.  A context manager: the process lives inside.
 
-    `on_end` is called as soon as the process has ended, for an owner that waits for something else meanwhile.
+    `on_end` is called as soon as the process has ended, for an owner that waits for something else meanwhile.  Unless
+    it `is_urgent`, it gives way to the server and its clients.
     """
 
-    def __init__(self, tasks: Tasks, module: str, *arguments: object, on_end: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        module: str,
+        *arguments: object,
+        on_end: Callable[[], None] | None = None,
+        is_urgent: bool = False,
+    ) -> None:
         self._tasks = tasks
         self._module = module
         self._arguments = [str(argument) for argument in arguments]
         self._on_end = on_end
+        self._is_urgent = is_urgent
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._lines: deque[dict[str, Any]] = deque()
@@ -109,6 +119,8 @@ class Worker:
             )
         except OSError as error:
             raise WorkerError(f"its process cannot be started: {error}") from error
+        if not self._is_urgent:
+            step_back(self._process.pid)  # now: its imports would take a processor from the server for 0.1 s
         if self._is_killed:
             self.kill()
         self._reading = self._tasks.start(f"listening to {self._module}", self._read(self._process))

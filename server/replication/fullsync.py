@@ -177,7 +177,7 @@ class FullSync:
         arguments = [self._directory, options.map_bytes]
         arguments += [txn.node_max_entries, txn.node_max_bytes]
         # the process's end is news, too: the primary may have nothing to send, or be left waiting
-        worker = Worker(self._tasks, replication_worker.MODULE, *arguments, on_end=self._news.set)
+        worker = Worker(self._tasks, replication_worker.MODULE, *arguments, on_end=self._news.set, is_urgent=True)
         async with worker:
             while not self._is_near():
                 await self._news.wait()

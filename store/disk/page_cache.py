@@ -12,7 +12,7 @@ from typing import Final
 
 from riverbed.store.disk.files import Files
 
-# Replicas that are this far behind read from memory.
+# A replica that is less behind reads from memory.
 KEPT_BYTES: Final = 32 << 20
 # Large pages of the cache are dropped as a whole only.
 STEP_BYTES: Final = 4 << 20

@@ -14,10 +14,10 @@ from typing import Final
 _LOWEST: Final = 19
 
 
-def step_back() -> None:
-    """From now on run this process when a processor has nothing else to do, as far as the system supports that."""
+def step_back(pid: int) -> None:
+    """Have a process run when a processor has nothing else to do, as far as the system supports that."""
     with contextlib.suppress(OSError):
-        os.nice(_LOWEST)
+        os.setpriority(os.PRIO_PROCESS, pid, _LOWEST)
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))

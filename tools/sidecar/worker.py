@@ -15,7 +15,6 @@ from typing import Final
 
 from riverbed.server.background.child import Reports, Server, work_for_server
 from riverbed.server.background.snapshot_worker import asked_for, take
-from riverbed.store.disk.priority import step_back
 from riverbed.store.layout import COLUMNS_DIRECTORY
 from riverbed.tools.sidecar.beside import ColumnsBeside
 
@@ -25,7 +24,6 @@ MODULE: Final = "riverbed.tools.sidecar.worker"
 def work(server: Server) -> None:
     """Take one snapshot, and write its columns."""
     asked = asked_for(MODULE)
-    step_back()  # before the other process is started
     steps = Reports(server).step
     with ColumnsBeside(steps, leave_bytes=asked.leave_bytes) as columns:
         made = take(asked, steps, columns.beside)

@@ -191,7 +191,7 @@ class Repairs:
         arguments = [engine.directory, engine.options.map_bytes, txn.node_max_entries, txn.node_max_bytes]
         arguments += [engine.space.reserve_bytes, txn.next_stream_no + _NUMBERS_APART]
         try:
-            async with Worker(self._tasks, REPAIR, *arguments) as worker:
+            async with Worker(self._tasks, REPAIR, *arguments, is_urgent=True) as worker:
                 await self._make_tables(worker)
         except (WorkerError, DamagedLogError):
             self._require_same(tables)  # else the process met another log than the one it had begun with

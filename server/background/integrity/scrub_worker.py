@@ -20,7 +20,6 @@ from typing import Final
 from riverbed.server.background.child import Server, work_for_server
 from riverbed.server.background.worker_modules import SCRUB
 from riverbed.store.check.pages import check_pages
-from riverbed.store.disk.priority import step_back
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
@@ -40,7 +39,6 @@ def work(server: Server) -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("map_bytes", type=int)
     asked = parser.parse_args()
-    step_back()
     tables = Tables(asked.directory, asked.map_bytes, readonly=True)
     try:
         data = asked.directory / STATE_DIRECTORY / DATA_NAME

@@ -45,7 +45,9 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
     return write
 
 
-def run(body: Body, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+def run(
+    body: Body, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None, is_urgent: bool = False
+) -> None:
     """Run `body` inside of a worker; afterwards its process has ended, and no task has, by a defect."""
 
     async def all_of_it() -> None:
@@ -53,7 +55,7 @@ def run(body: Body, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | N
         tasks = Tasks(asyncio.get_running_loop(), status)
         pid = 0
         try:
-            async with Worker(tasks, "child_of_a_test") as worker:
+            async with Worker(tasks, "child_of_a_test", is_urgent=is_urgent) as worker:
                 assert worker._process is not None
                 pid = worker._process.pid
                 await body(worker)
@@ -257,3 +259,27 @@ def test_packages_of_the_working_directory_are_none_of_ours(
         assert await worker.receive() == {"echo": {"number": 1}}
 
     run(body)
+
+
+@pytest.mark.parametrize("is_urgent", [False, True])
+def test_a_process_gives_way_to_the_server_unless_it_is_urgent(child: Callable[[str], None], is_urgent: bool) -> None:
+    child("""
+        import os
+
+        from riverbed.server.background.child import work_for_server
+
+        def work(server):
+            server.listen()
+            server.say(niceness=os.getpriority(os.PRIO_PROCESS, 0), policy=os.sched_getscheduler(0))
+
+        work_for_server("child_of_a_test", work)
+    """)
+
+    async def body(worker: Worker) -> None:
+        worker.send()
+        answer = await worker.receive()
+        ours = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
+        expected = ours if is_urgent else (19, os.SCHED_IDLE)
+        assert (answer["niceness"], answer["policy"]) == expected
+
+    run(body, is_urgent=is_urgent)

@@ -29,7 +29,7 @@ class Process:
     ticks: Ticks
     orders: list[dict[str, Any]]
 
-    def __init__(self, tasks: object, name: str, *arguments: object) -> None: ...
+    def __init__(self, tasks: object, name: str, *arguments: object, is_urgent: bool) -> None: ...
 
     async def __aenter__(self) -> Self:
         if self.failure:
