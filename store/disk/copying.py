@@ -10,7 +10,9 @@ from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import StoreError
 
-_PIECE_BYTES: Final = 4 << 20
+# From 2 MB on Linux may take one page of 2 MB for what is written, whose memory the machine mostly does not have at
+# hand: 240 MB took 0.3 to 0.6 s of CPU in pieces of 4 MB, and 0.08 in those of 1 MB.
+PIECE_BYTES: Final = 1 << 20
 _UNSYNCED_BYTES: Final = 64 << 20
 
 
@@ -29,7 +31,7 @@ def copy_stretch(source: Path, target: Path, begin: int, end: int | None, files:
 
 def _stretch(source: Path, fd: int, at: int, stop: int, files: Files) -> Iterator[bytes]:
     while at < stop:
-        piece = files.read_at(fd, min(_PIECE_BYTES, stop - at), at)
+        piece = files.read_at(fd, min(PIECE_BYTES, stop - at), at)
         if not piece:
             raise StoreError(f"{source} became shorter while it was copied")
         at += len(piece)

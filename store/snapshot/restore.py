@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.copying import PIECE_BYTES
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import CorruptionError, why_undecoded
 from riverbed.store.format.meta import META_POSITION, NO_DATABASE, PositionRow, read_position, read_replids
@@ -38,7 +39,6 @@ from riverbed.store.tables.environment import Tables
 WRITING_LOG: Final = "writing the log"
 
 _MAP_BYTES: Final = 1 << 40
-_COPY_BYTES: Final = 4 << 20
 _UNSYNCED_BYTES: Final = 64 << 20
 _FIRST_INCR: Final = 1
 
@@ -108,7 +108,7 @@ def _contents(path: Path, files: Files) -> Iterator[bytes]:
     fd = files.open_read(path)
     try:
         at = 0
-        while data := files.read_at(fd, _COPY_BYTES, at):
+        while data := files.read_at(fd, PIECE_BYTES, at):
             at += len(data)
             yield data
     finally:

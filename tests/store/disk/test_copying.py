@@ -39,3 +39,18 @@ def test_a_source_that_ends_too_early_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="source became shorter"):
         copy_stretch(source, tmp_path / "target", 0, 11, OsFiles())
+
+
+def test_no_piece_is_longer_than_a_megabyte(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    class Watched(OsFiles):
+        @staticmethod
+        def write(fd: int, data: bytes | memoryview, /) -> int:
+            sizes.append(len(data))
+            return OsFiles.write(fd, data)
+
+    source = tmp_path / "source"
+    source.write_bytes(bytes(5 << 19))
+    copy_stretch(source, tmp_path / "target", 0, None, Watched())
+    assert sizes == [1 << 20, 1 << 20, 1 << 19]
