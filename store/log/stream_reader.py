@@ -26,8 +26,11 @@ from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, Fra
 from riverbed.store.log.file_reader import is_preface, whole_requests
 from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, count_of, parse_front, words_of
 
-# A longer batch is parsed as it arrives.
-_SIMPLE_BYTES: Final = 64 << 10
+# No longer batch is simple.  Those of a primary under full load have 100 to 200 KB; as simple ones they take 0.053 us
+# an entry to read, as others 0.064.
+_SIMPLE_BYTES: Final = 256 << 10
+# So much is not looked into before the batch is whole; what is longer then is parsed as it arrives.
+_UNSEEN_BYTES: Final = 64 << 10
 _ALL: Final = 1 << 62
 # So much of a longer batch is parsed natively at once.
 _PIECE_BYTES: Final = 64 << 10
@@ -179,7 +182,7 @@ class LogStream:
         batch = None
         if self._frame_at < 0:
             mark = logformat.find_line(self._buffer, b"#", 0, _SIMPLE_BYTES)
-            if not mark and len(self._buffer) < _SIMPLE_BYTES and self._buffer[0] in b"*#":
+            if not mark and len(self._buffer) < _UNSEEN_BYTES and self._buffer[0] in b"*#":
                 return None
             batch = self._simple_batch(mark)
         if batch is None:

@@ -207,11 +207,12 @@ def test_a_word_that_is_not_closed_is_refused_though_the_checksum_fits(size: int
         received(stream, data, size)
 
 
+# Each is longer than any simple batch.
 MANY: list[list[Words]] = [
-    [[b"PING"]] * 6000,
-    [[b"XADD", b"s", b"%d-1" % number, b"f", b"v"] for number in range(1, 2000)],
-    [[b"XACK", b"s", b"g", *(b"%d-1" % number for number in range(10_000))]],
-    [[b"XADD", b"s", b"1-1", b"f", b"x" * 100_000, b"g", b"y" * 50_000], [b"PING"]],
+    [[b"PING"]] * 20_000,
+    [[b"XADD", b"s", b"%d-1" % number, b"f", b"v"] for number in range(1, 7000)],
+    [[b"XACK", b"s", b"g", *(b"%d-1" % number for number in range(25_000))]],
+    [[b"XADD", b"s", b"1-1", b"f", b"x" * 200_000, b"g", b"y" * 100_000], [b"PING"]],
 ]
 
 
