@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file
+from riverbed.store.disk.removal import close_file
 
 
 class Files(Protocol):
@@ -36,6 +37,9 @@ class Files(Protocol):
         """Open for `write_at`; the file must exist."""
 
     def close(self, fd: int, /) -> None: ...
+
+    def close_deleted(self, fd: int, /) -> None:
+        """Close a file that may have been deleted: what the system frees then, however long, delays nobody here."""
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         """Write at the end; returns how many bytes were written, which may be fewer than given."""
@@ -122,6 +126,7 @@ class OsFiles:
     sync = staticmethod(_sync)
     read_at = staticmethod(_read_at)
     forget = staticmethod(_forget)
+    close_deleted = staticmethod(close_file)
 
     def open_append(self, path: Path, /) -> int:
         return open_file(path, os.O_WRONLY | os.O_APPEND)

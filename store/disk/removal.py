@@ -4,15 +4,19 @@ While a file system frees all that a file has, what others write and sync there 
 30 to 100 ms for a gigabyte that was deleted at once, and 6 ms for pieces.
 
 The name goes first, as always.  A file that has another name (a backup may be a hard link), or that anything else has
-open, is left whole: the file system frees it when the last of its users closes it.
+open, is left whole: the file system frees it when the last of its users closes it.  Our own users close such files with
+`close_file`, which has a thread free them in pieces.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import queue
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,11 +28,12 @@ from riverbed.store.disk.locks.leases import Others, other_users
 PIECE_BYTES: Final = 16 << 20
 PAUSE_S: Final = 0.01
 
-Wait = Callable[[float], object]
+# Called with the seconds to wait; -> whether nobody need be spared any more: the rest is freed at once then.
+Wait = Callable[[float], bool | None]
 
 
 def remove_file(path: Path, wait: Wait = time.sleep) -> None:
-    """Delete a file; `wait` is called between two pieces with the seconds to wait.  Raises OSError."""
+    """Delete a file; `wait` is called between two pieces.  Raises OSError."""
     _remove(path, None, wait)
 
 
@@ -40,6 +45,45 @@ def remove_tree(path: Path, wait: Wait = time.sleep) -> None:
                 with contextlib.suppress(OSError):
                     _remove(name, directory, wait)
     shutil.rmtree(path, ignore_errors=True)
+
+
+def close_file(fd: int) -> None:
+    """Close a file that others may have deleted: a thread frees what only this descriptor keeps.  Raises OSError.
+
+    The thread goes on until the process ends, and no end waits for it.
+    """
+    status = os.fstat(fd)
+    if not status.st_nlink and _is_large(status):
+        with contextlib.suppress(RuntimeError):  # the system has no thread for us
+            _unused().put(fd)
+            return
+    os.close(fd)
+
+
+@functools.cache
+def _unused() -> queue.SimpleQueue[int]:
+    """Descriptors of files without a name, for the thread that closes them."""
+    descriptors = queue.SimpleQueue[int]()
+
+    def run() -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                _close_unused(descriptors.get())
+
+    threading.Thread(target=run, name="freeing files", daemon=True).start()
+    return descriptors
+
+
+def _close_unused(fd: int) -> None:
+    """Raises OSError with the file closed: where it cannot be opened again, it is freed at once."""
+    try:
+        writing = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+    finally:
+        os.close(fd)
+    try:
+        _free(writing, time.sleep)
+    finally:
+        os.close(writing)
 
 
 def _remove(name: str | Path, directory: int | None, wait: Wait) -> None:
@@ -56,7 +100,7 @@ def _opened_if_large(name: str | Path, directory: int | None) -> Iterator[int | 
     fd = None
     with contextlib.suppress(OSError):
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if stat.S_ISREG(status.st_mode) and status.st_size > PIECE_BYTES:
+        if _is_large(status):
             fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
     try:
         yield fd
@@ -65,12 +109,25 @@ def _opened_if_large(name: str | Path, directory: int | None) -> Iterator[int | 
             os.close(fd)
 
 
+def _is_large(status: os.stat_result) -> bool:
+    """Whether it is a file of more than a piece; holes do not count."""
+    return stat.S_ISREG(status.st_mode) and _allocated(status) > PIECE_BYTES
+
+
+def _allocated(status: os.stat_result) -> int:
+    """How many bytes of the disk it has; POSIX counts them in blocks of 512."""
+    return status.st_blocks * 512
+
+
 def _free(fd: int, wait: Wait) -> None:
     """Shorten a file that has no name any more, and no other user, to nothing."""
     with contextlib.suppress(OSError):  # closing it frees the rest
         status = os.fstat(fd)
         if status.st_nlink or other_users(fd) is not Others.NONE:
             return
-        for size in range(status.st_size - PIECE_BYTES, 0, -PIECE_BYTES):
+        # with its holes, a file may be far longer than any disk
+        step = max(PIECE_BYTES, status.st_size * PIECE_BYTES // max(_allocated(status), 1))
+        for size in range(status.st_size - step, 0, -step):
             os.ftruncate(fd, size)
-            wait(PAUSE_S)
+            if wait(PAUSE_S):
+                return

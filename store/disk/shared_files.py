@@ -33,4 +33,4 @@ class SharedFiles:
         if not self._users[fd]:
             del self._users[fd]
             self._open = {path: number for path, number in self._open.items() if number != fd}
-            self._files.close(fd)
+            self._files.close_deleted(fd)

@@ -19,6 +19,7 @@ from typing import Final
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.nameless import nameless_file
+from riverbed.store.disk.removal import close_file
 from riverbed.store.errors import LacksRoomError
 
 PIECE_BYTES: Final = 1 << 20
@@ -77,4 +78,7 @@ class Spill:
             raise OSError(errno.EIO, "the file of a long batch has other bytes than were written to it")
 
     def close(self) -> None:
+        if not self._file.closed:
+            with contextlib.suppress(OSError):  # then it is freed here and now
+                close_file(os.dup(self._file.fileno()))
         self._held.close()

@@ -332,4 +332,4 @@ class LogSearch:
             if reader.unsound is not None:
                 raise CorruptionError(str(path), reader.place.position, reader.unsound)
         finally:
-            self._files.close(fd)
+            self._files.close_deleted(fd)

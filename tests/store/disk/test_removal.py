@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
 from riverbed.store.disk import removal
 from riverbed.store.disk.locks import leases
-from riverbed.store.disk.removal import PIECE_BYTES, remove_file, remove_tree
+from riverbed.store.disk.removal import PIECE_BYTES, close_file, remove_file, remove_tree
+from tests.support.waiting import until
 
 _SIZE = 2 * PIECE_BYTES + 1
 
@@ -28,15 +30,33 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def _large(path: Path) -> Path:
-    path.touch()
-    os.truncate(path, _SIZE)
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, _SIZE)
     return path
+
+
+def _opened_and_deleted(path: Path) -> int:
+    fd = os.open(_large(path), os.O_RDONLY)
+    path.unlink()
+    return fd
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def test_a_large_file_is_freed_in_pieces_once_it_has_no_name(tmp_path: Path, sizes: list[int]) -> None:
     path = _large(tmp_path / "large")
     seen: list[tuple[float, bool]] = []
-    remove_file(path, lambda seconds: seen.append((seconds, path.exists())))
+
+    def wait(seconds: float) -> None:
+        seen.append((seconds, path.exists()))
+
+    remove_file(path, wait)
     assert sizes == [PIECE_BYTES + 1, 1]
     assert seen == [(removal.PAUSE_S, False)] * 2
     assert not path.exists()
@@ -138,10 +158,99 @@ def test_a_tree_is_deleted_with_its_large_files_in_pieces(tmp_path: Path, sizes:
         (tmp_path / path).write_bytes(b"x")
     for path in ("a/large", "a/b/large"):
         _large(tmp_path / path)
-    remove_tree(tmp_path / "a", lambda _: None)
+    remove_tree(tmp_path / "a", lambda _: False)
     assert not (tmp_path / "a").exists()
     assert sizes == [PIECE_BYTES + 1, 1] * 2
 
 
 def test_a_missing_tree_is_no_error(tmp_path: Path) -> None:
     remove_tree(tmp_path / "missing")
+
+
+def test_once_nobody_need_be_spared_the_rest_is_freed_at_once(tmp_path: Path, sizes: list[int]) -> None:
+    remove_file(_large(tmp_path / "large"), lambda _: True)
+    assert sizes == [PIECE_BYTES + 1]
+
+
+def test_holes_take_no_time(tmp_path: Path, sizes: list[int]) -> None:
+    """A length is what somebody has written down; the pauses are for what the file system has to free."""
+    hole, large = tmp_path / "hole", _large(tmp_path / "large")
+    hole.touch()
+    for path in (hole, large):
+        os.truncate(path, 1 << 40)
+        remove_file(path, lambda _: False)
+    assert 1 <= len(sizes) <= _SIZE // PIECE_BYTES
+
+
+# -- files that were open when they were deleted -----------------------------------------------------------------------
+
+
+def test_the_last_user_has_a_thread_free_the_file_in_pieces(
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller may be the one that serves all clients."""
+    may_go_on = threading.Event()
+
+    def sleep(_: float) -> None:
+        may_go_on.wait(10)
+
+    monkeypatch.setattr(removal.time, "sleep", sleep)
+    fds = [_opened_and_deleted(tmp_path / name) for name in ("first", "second")]
+    for fd in fds:
+        close_file(fd)
+    until(lambda: sizes == [PIECE_BYTES + 1], "the first piece")
+    may_go_on.set()
+    until(lambda: len(sizes) == 4, "the end of both")
+    assert sizes == [PIECE_BYTES + 1, 1] * 2
+    until(lambda: not any(map(_is_open, fds)), "the descriptors' end")
+
+
+@pytest.mark.parametrize("has_name", [True, False])
+def test_what_is_in_use_keeps_its_bytes_when_another_closes_it(
+    tmp_path: Path, sizes: list[int], has_name: bool
+) -> None:
+    path = _large(tmp_path / "large")
+    with path.open("rb") as file:
+        fd = os.open(path, os.O_RDONLY)
+        if not has_name:
+            path.unlink()
+        close_file(fd)
+        until(lambda: not _is_open(fd), "the end of the descriptor")
+        assert os.fstat(file.fileno()).st_size == _SIZE
+    assert sizes == []
+
+
+def test_a_small_file_and_what_is_no_file_are_closed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"x")
+    reading, writing = os.pipe()
+    for fd in (os.open(path, os.O_RDONLY), reading, writing):
+        close_file(fd)
+        assert not _is_open(fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        close_file(reading)
+
+
+def test_where_a_file_cannot_be_opened_again_it_is_closed(
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fd = _opened_and_deleted(tmp_path / "large")
+
+    def refuse(path: str, flags: int) -> int:
+        raise FileNotFoundError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removal.os, "open", refuse)
+        close_file(fd)
+        until(lambda: not _is_open(fd), "the end of the descriptor")
+    assert sizes == []
+
+
+def test_where_no_thread_can_be_started_it_is_closed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(removal, "_unused", refuse)
+    fd = _opened_and_deleted(tmp_path / "large")
+    close_file(fd)
+    assert not _is_open(fd)

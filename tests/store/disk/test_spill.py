@@ -213,3 +213,15 @@ def test_bytes_that_change_in_the_file_are_noticed_before_one_is_executed(spills
     os.ftruncate(found.spill._file.fileno(), place)
     with pytest.raises(OSError, match="shorter"):
         next(iter(found.pieces()))
+
+
+def test_a_long_one_is_closed_without_waiting_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of gigabytes end in the loop that serves all clients."""
+    closed: list[int] = []
+    monkeypatch.setattr(spill, "close_file", lambda fd: closed.append(os.fstat(fd).st_size) or os.close(fd))
+    made = Spill(tmp_path, lambda path: PLENTY, 1 << 20)
+    made.append(memoryview(b"x" * 5000))
+    made.close()
+    made.close()
+    assert closed == [5000]
+    assert made._file.closed

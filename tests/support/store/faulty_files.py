@@ -152,6 +152,8 @@ class FaultyFiles:
         del self._open[fd]  # also when it fails
         self._step("close")
 
+    close_deleted = close
+
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         self._step("write")
         inode = self._written(fd)
