@@ -142,7 +142,12 @@ class Snapshots:
         self._engine.tables.env.reader_check()
         with contextlib.suppress(OSError):
             await self._tasks.in_thread(
-                "clearing away a snapshot", clear_leftovers, self._folder, WORKING_PREFIX, expected=(OSError,)
+                "clearing away a snapshot",
+                clear_leftovers,
+                self._folder,
+                WORKING_PREFIX,
+                self._tasks.stopping.wait,
+                expected=(OSError,),
             )
 
     def _note_step(self, answer: dict[str, Any]) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from riverbed.store.disk.locks.flock import hold_directory
 from riverbed.store.disk.real_files import DIRECTORY_MODE
-from riverbed.store.disk.removal import remove_tree
+from riverbed.store.disk.removal import Wait, remove_tree
 
 
 @contextlib.contextmanager
@@ -49,8 +50,11 @@ def name_for(folder: Path, prefix: str) -> Path:
     return folder / f"{prefix}{secrets.token_hex(4)}"
 
 
-def clear_leftovers(folder: Path, prefix: str) -> int:
-    """Delete what killed processes have left in `folder`; -> how many directories that was.  Raises OSError."""
+def clear_leftovers(folder: Path, prefix: str, wait: Wait = time.sleep) -> int:
+    """Delete what killed processes have left in `folder`; -> how many directories that was.  Raises OSError.
+
+    `wait` is called between two pieces of a large file, see `removal.py`.
+    """
     cleared = 0
     for name in os.listdir(folder):
         if not name.startswith(prefix):
@@ -60,7 +64,7 @@ def clear_leftovers(folder: Path, prefix: str) -> int:
         except OSError:  # another user's, or no directory at all
             continue
         if fd is not None:
-            remove_tree(folder / name)
+            remove_tree(folder / name, wait)
             os.close(fd)
             cleared += 1
     return cleared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -14,8 +15,11 @@ from typing import Any
 import pytest
 
 from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.disk import removal
+from riverbed.store.disk.removal import PIECE_BYTES
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
+from riverbed.store.snapshot.writer import WORKING_PREFIX
 from riverbed.store.tables.environment import Tables
 from riverbed.tools.sidecar.sidecar import stream_columns
 from tests.conftest import broken_invariants
@@ -228,6 +232,28 @@ def test_a_server_that_stops_ends_its_snapshot(gate: Gate, riverbed: RiverbedSer
         riverbed.stop()
     process_ended(pid)  # although the gate stays closed
     assert not folder(riverbed).exists()
+
+
+def test_a_server_that_stops_frees_half_a_snapshot_without_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removal, "PAUSE_S", 20.0)
+    half = tmp_path / "snapshots" / f"{WORKING_PREFIX}1"
+    half.mkdir(parents=True)
+    with (half / DATA_NAME).open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 2 * PIECE_BYTES + 1)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        clearing = asyncio.create_task(ticks.server.snapshots._clear_leftovers())
+        await asyncio.sleep(0)
+        ticks.server.tasks.stopping.set()
+        await asyncio.wait_for(clearing, 15)
+        assert not half.exists()
+        await ticks.server.end_work()
+        ticks.close()
+
+    in_loop(body())
 
 
 def test_a_server_that_is_killed_leaves_nothing_half_made(gate: Gate, riverbed: RiverbedServer) -> None:
