@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -75,7 +76,6 @@ class Rewriting:
         self._stopped = False
         self._abandoned = False
         self._held_for = ""  # why no rewrite may be under way
-        self._files = 0
         self._wait_until_s = 0.0
         self._offset_at_full_disk = -1  # of the log, when the last rewrite began for want of space
         self._removal_s = 0.0
@@ -159,8 +159,8 @@ class Rewriting:
     async def _run(self, adopted: asyncio.Future[Base]) -> None:
         """One rewrite, from beginning to end."""
         begun = self._monotonic()
-        self._files += 1
-        path = self._engine.log.home.path / f"{TEMPORARY_PREFIX}{os.getpid()}-{self._files}.aof"
+        # in a container, the process before had the same number, and what it left may still be on its way out
+        path = self._engine.log.home.path / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}.aof"
         before = self._engine.log.size_bytes
         try:
             base = await self._rewrite(path)
@@ -303,7 +303,9 @@ class Rewriting:
         Called often; when files could not be deleted, the next try is later.
         """
         home, now_s = self._engine.log.home, self._monotonic()
-        if home.manifest.history and now_s >= self._removal_s and home.superseded(self._backlog_start()):
+        if self._removal is not None or not home.manifest.history or now_s < self._removal_s:
+            return
+        if home.superseded(self._backlog_start()):
             self._removal_s = now_s + RETRY_S
             self.remove_leftovers()
 

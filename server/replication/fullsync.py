@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -47,8 +47,6 @@ NEAR_BYTES: Final = 1 << 20
 FAR_BYTES: Final = 64 << 20
 # Files of the two logs must never have the same number, and the old log may begin some more files meanwhile.
 SPARE_NUMBERS: Final = 1000
-
-_numbers = itertools.count(1)
 
 
 class SyncError(Exception):
@@ -90,7 +88,8 @@ class FullSync:
         self._is_complete = False
         self._replayed: LogPosition | None = None
         self._news = asyncio.Event()
-        self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{next(_numbers)}"
+        # what an earlier process with the same number left may still be on its way out
+        self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         with contextlib.ExitStack() as held:
             held.callback(_remove, tasks, self._directory)
             self._log = self._begin_log()
@@ -254,11 +253,18 @@ class FullSync:
 def remove_leftovers(directory: Path, tasks: Tasks) -> None:
     """Delete what the full syncs of earlier processes have left behind."""
     with contextlib.suppress(OSError):  # the next start tries again
-        for path in directory.iterdir():
-            if path.name.startswith(DIRECTORY_PREFIX):
-                _remove(tasks, path)
+        _remove(tasks, *(path for path in directory.iterdir() if path.name.startswith(DIRECTORY_PREFIX)))
 
 
-def _remove(tasks: Tasks, path: Path) -> None:
-    """Delete `path` in a thread, as there may be gigabytes; what cannot be removed is left to the next start."""
-    tasks.in_thread(f"removing {path.name}", remove_tree, path, tasks.stopping.wait)
+def _remove(tasks: Tasks, *paths: Path) -> None:
+    """Delete `paths` in a thread, as there may be gigabytes; what cannot be removed is left to the next start.
+
+    In one, however many there are: other work waits for threads of the same few.
+    """
+
+    def remove() -> None:
+        for path in paths:
+            remove_tree(path, tasks.stopping.wait)
+
+    if paths:
+        tasks.in_thread("removing " + ", ".join(path.name for path in paths), remove)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from riverbed.store.disk.removal import PIECE_BYTES
 from riverbed.store.errors import Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
+from riverbed.store.log.manifest import FileType
 from riverbed.store.tables.power_loss import MARK_NAME
 from tests.conftest import StartRiverbed
 from tests.support.faults.gate import Gate, child_of
@@ -456,11 +458,54 @@ def test_a_server_that_stops_frees_files_without_pauses(tmp_path: Path, monkeypa
         path = ticks.engine.log.home.path / f"{TEMPORARY_PREFIX}1-1.aof"
         ticks.files.put(path, b"half")  # as the log sees it
         path.parent.mkdir()
-        path.touch()
-        os.truncate(path, 2 * PIECE_BYTES + 1)
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 2 * PIECE_BYTES + 1)
         ticks.server.rewriting.remove_leftovers()
         await asyncio.wait_for(ticks.server.end_work(), 15)
         assert not path.exists()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_files_that_become_superseded_during_a_removal_go_right_after_it(tmp_path: Path) -> None:
+    """A removal takes seconds; what the next rewrite has replaced meanwhile need not wait for ten more."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, repl_backlog_size=0)
+        server, log = ticks.server, ticks.engine.log
+        path = log.home.path / f"{TEMPORARY_PREFIX}1-1.aof"
+        ticks.files.put(path, b"half")
+        server.rewriting.remove_leftovers()
+        ticks.files.remove(path)
+        assert server.rewriting._removal is not None
+        log.rotate()
+        history = replace(log.home.manifest.incrs[0], type=FileType.HISTORY)
+        log.home.put_manifest(replace(log.home.manifest, incrs=log.home.manifest.incrs[1:], history=(history,)))
+        server.rewriting.remove_superseded()  # while the removal is under way
+        await asyncio.wait([server.rewriting._removal])
+        server.rewriting.remove_superseded()
+        assert server.rewriting._removal is not None
+        await server.end_work()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_rewrite_does_not_write_to_what_an_earlier_process_of_the_same_number_left(tmp_path: Path) -> None:
+    """In a container every server has the same number; what was left may be deleted only later."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        home = ticks.engine.log.home.path
+        home.mkdir()
+        left = {home / f"{TEMPORARY_PREFIX}{os.getpid()}-{number}.aof" for number in range(1, 4)}
+        for path in left:
+            path.write_bytes(b"half")
+        with pytest.raises(RewriteError):
+            await ticks.server.rewriting.start()
+        assert set(home.iterdir()) == left
+        await ticks.server.end_work()
         ticks.close()
 
     in_loop(body())

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from riverbed.server.replication.fullsync import DIRECTORY_PREFIX, FullSync
+from riverbed.server.replication import fullsync
+from riverbed.server.replication.fullsync import DIRECTORY_PREFIX, FullSync, remove_leftovers
 from riverbed.server.replication.link import FullSyncHead
+from riverbed.store.disk.removal import Wait, remove_tree
 from tests.support.ticks import Ticks, in_loop
 
 HEAD = FullSyncHead("a" * 40, 0, 100, 1000, 500)
@@ -52,3 +57,40 @@ def test_one_that_cannot_begin_leaves_nothing_behind(tmp_path: Path, after: int)
         await assert_nothing_is_left(ticks, open_files)
 
     in_loop(body())
+
+
+def test_one_begins_beside_what_an_earlier_process_of_the_same_number_left(tmp_path: Path) -> None:
+    """In a container every server has the same number, and to delete gigabytes takes a while."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        for number in range(1, 100):
+            (tmp_path / f"{DIRECTORY_PREFIX}{os.getpid()}-{number}").mkdir()
+        begin(ticks).cancel()
+        await ticks.settle()
+        remove_leftovers(tmp_path, ticks.server.tasks)
+        await assert_nothing_is_left(ticks, ticks.files.open_count)
+
+    in_loop(body())
+
+
+def test_leftovers_take_one_thread_however_many_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has six threads on two processors, and all else that blocks needs them too."""
+    threads: set[str] = set()
+
+    def remove(path: Path, wait: Wait) -> None:
+        threads.add(threading.current_thread().name)
+        time.sleep(0.02)
+        remove_tree(path, wait)
+
+    monkeypatch.setattr(fullsync, "remove_tree", remove)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        for number in range(5):
+            (tmp_path / f"{DIRECTORY_PREFIX}{number}").mkdir()
+        remove_leftovers(tmp_path, ticks.server.tasks)
+        await assert_nothing_is_left(ticks, ticks.files.open_count)
+
+    in_loop(body())
+    assert len(threads) == 1
