@@ -37,7 +37,7 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.removal import remove_tree
-from riverbed.store.disk.working_directory import name_for, working_directory
+from riverbed.store.disk.working_directory import clear_leftovers, name_for, working_directory
 from riverbed.store.errors import CorruptionError, SnapshotError, why_undecoded
 from riverbed.store.format.meta import read_version
 from riverbed.store.format.rows import DECODE_ERRORS
@@ -104,6 +104,8 @@ def take_snapshot(
     files = files or OsFiles()
     folder, name = _place(directory, out)
     with _open_state(directory) as tables:
+        if files.exists(folder):  # what a killed process has left there may have the space that is needed
+            clear_leftovers(folder, WORKING_PREFIX)
         _require_space(tables, folder, leave_bytes, files)
         if out is None and not files.exists(folder):
             files.make_directory(folder)

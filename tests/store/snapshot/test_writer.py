@@ -23,7 +23,7 @@ from riverbed.store.ids import StreamID
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.manifest import encode_manifest
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
-from riverbed.store.snapshot.writer import delete_old, delete_snapshot, take_snapshot
+from riverbed.store.snapshot.writer import WORKING_PREFIX, delete_old, delete_snapshot, take_snapshot
 from riverbed.store.tables.environment import Tables
 from tests.support.store.dying import Reaper
 from tests.support.store.stores import Store, dump_database, sid
@@ -269,6 +269,18 @@ def test_a_disk_that_is_known_to_be_too_small_is_not_even_begun_to_be_filled(sto
     assert not (store.directory / "snapshots").exists()
 
 
+def test_half_a_snapshot_that_fills_the_disk_makes_way_for_another(store: Store) -> None:
+    store.fill(b"s", 100)
+    half = store.directory / "snapshots" / f"{WORKING_PREFIX}dead"
+    half.mkdir(parents=True)
+
+    class Filled(OsFiles):
+        def free_bytes(self, path: Path, /) -> int:
+            return 10_000 if half.exists() else 1 << 40
+
+    assert freeze(store, files=Filled()).path.exists()
+
+
 @pytest.mark.parametrize("room", [0, 10_000, 200_000])
 def test_a_disk_that_fills_up_leaves_nothing_behind(store: Store, room: int) -> None:
     store.fill(b"s", MANY)
@@ -315,7 +327,7 @@ def test_steps_are_told_up_to_the_end(store: Store) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from riverbed.store.snapshot.writer import delete_old, take_snapshot
+from riverbed.store.snapshot.writer import WORKING_PREFIX, delete_old, take_snapshot
 while True:
     made = take_snapshot(Path(sys.argv[1]), program="test")
     delete_old(made, 2, Path(sys.argv[1]))
