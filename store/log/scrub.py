@@ -73,7 +73,7 @@ def scrub(part: LogPart, files: Files) -> Iterator[int]:
                 yield end - begin
                 end = begin
     finally:
-        files.close(fd)
+        files.close_deleted(fd)
 
 
 class _Found(NamedTuple):

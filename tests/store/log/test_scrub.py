@@ -70,3 +70,22 @@ def test_what_is_written_meanwhile_is_left_to_the_next_time(store: Store) -> Non
     assert sum(scrub(part, OsFiles())) > 0
     with pytest.raises(CorruptionError, match="no annotation ends before this byte"):
         sum(scrub(replace(part, size=path.stat().st_size), OsFiles()))
+
+
+def test_a_file_that_is_deleted_meanwhile_is_freed_with_care(store: Store) -> None:
+    """Whoever closes a deleted file last frees it, and others wait for the disk."""
+    closed: list[int] = []
+
+    class Files(OsFiles):
+        def close_deleted(self, fd: int, /) -> None:  # type: ignore[override]
+            closed.append(fd)
+            OsFiles.close_deleted(fd)
+
+    path = filled(store)
+    (file,) = scrubbed_files(store.engine.log)
+    files = Files()
+    steps = scrub(scrubbed_part(store.engine.log, file, files), files)
+    next(steps)
+    path.unlink()
+    assert sum(steps) > 0
+    assert len(closed) == 1

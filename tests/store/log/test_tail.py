@@ -181,6 +181,16 @@ def search(
     return found.place, found.skip
 
 
+def test_a_search_and_a_feed_do_not_wait_for_the_disk_when_their_file_is_deleted_meanwhile() -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files, segment_bytes=1500)
+    grown(log, range(5))
+    search(log, 1, any_byte=True)
+    assert files.operations[-2:] == ["close_deleted", "close"]
+    read(log, LogPosition(1, 0, 0), 1 << 20, verbatim=True)
+    assert files.operations[-2:] == ["close_deleted", "close"]
+
+
 @pytest.mark.parametrize("with_anchors", [True, False])
 def test_any_offset_is_found_by_those_who_count_bytes_and_batches_by_the_others(log: Log, with_anchors: bool) -> None:
     ends = grown(log, range(40))

@@ -152,7 +152,9 @@ class FaultyFiles:
         del self._open[fd]  # also when it fails
         self._step("close")
 
-    close_deleted = close
+    def close_deleted(self, fd: int, /) -> None:
+        self.operations.append("close_deleted")
+        self.close(fd)
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         self._step("write")
