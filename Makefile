@@ -93,7 +93,7 @@ clean:
 # Editable, so that a change of code needs no new installation; a change of pyproject.toml or of the native module does.
 # Versions and hashes come from requirements/, setuptools' among them: an isolated build would fetch another one.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NATIVE := setup.py store/wire/native.c
+NATIVE := setup.py store/wire/native.c $(wildcard store/wire/c/*.h)
 
 .venv/installed: .venv/created pyproject.toml requirements/run.txt $(NATIVE)
 	$(PIP_INSTALL) --require-hashes --requirement requirements/run.txt

@@ -96,6 +96,7 @@ def compiled_modules() -> list[Extension]:
 NATIVE = Extension(
     "riverbed.store.wire.native",
     ["src/riverbed/store/wire/native.c"],
+    depends=[*map(str, Path("src/riverbed/store/wire/c").glob("*.h"))],
     optional=True,
     py_limited_api=True,
 )

@@ -25,7 +25,8 @@ _NATIVE = ROOT / "store" / "wire" / "native.abi3.so"
 
 def build_native() -> None:
     """Have the native module be what its source is now: where it cannot be built, the tests that need it say so."""
-    if not _NATIVE.exists() or _NATIVE.stat().st_mtime < NATIVE_SOURCE.stat().st_mtime:
+    sources = NATIVE_SOURCE, *(NATIVE_SOURCE.parent / "c").glob("*.h")
+    if not _NATIVE.exists() or _NATIVE.stat().st_mtime < max(source.stat().st_mtime for source in sources):
         _run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace", "--force"], ROOT)
 
 

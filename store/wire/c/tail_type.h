@@ -1,0 +1,155 @@
+/* The types of tails, and of the rows that leave them. */
+
+static PyObject *
+rows_next(PyObject *self)
+{
+    Rows *rows = (Rows *)self;
+    RowHead row;
+    char key[KEY_BYTES];
+    if (rows->at == rows->rows.size)
+        return NULL;
+    const char *from = rows->rows.data + rows->at;
+    memcpy(&row, from, sizeof(row));
+    memcpy(key, rows->prefix, PREFIX_BYTES);
+    put_id(key + PREFIX_BYTES, row.id);
+    rows->at += sizeof(row) + (size_t)row.size;
+    return make_pair(PyBytes_FromStringAndSize(key, KEY_BYTES),
+                     PyBytes_FromStringAndSize(from + sizeof(row), row.size));
+}
+
+static void
+rows_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyMem_Free(((Rows *)self)->rows.data);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyType_Slot rows_slots[] = {
+    {Py_tp_doc, "Rows of the table of entries, which were taken from a tail."},
+    {Py_tp_dealloc, rows_dealloc},
+    {Py_tp_iter, PyObject_SelfIter},
+    {Py_tp_iternext, rows_next},
+    {0, NULL},
+};
+
+static PyType_Spec rows_spec = {
+    .name = "riverbed.store.wire.native.Rows",
+    .basicsize = sizeof(Rows),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = rows_slots,
+};
+
+PyDoc_STRVAR(take_rows_doc, "take_rows() -> an iterator of the rows that were appended since the last call");
+
+static PyObject *
+tail_take_rows(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(args), Py_ssize_t count,
+               PyObject *Py_UNUSED(names))
+{
+    Tail *tail = (Tail *)self;
+    State *state = PyType_GetModuleState(type);
+    if (state == NULL || !has_count("take_rows", count, 0))
+        return NULL;
+    Rows *rows = (Rows *)PyType_GenericAlloc(state->rows_type, 0);
+    if (rows == NULL)
+        return NULL;
+    memcpy(rows->prefix, tail->prefix, PREFIX_BYTES);
+    rows->rows = tail->rows;
+    tail->rows = (Buffer){NULL, 0, 0};
+    tail->rows_size = tail->trimmed * TRIMMED_BYTES;
+    return (PyObject *)rows;
+}
+
+PyDoc_STRVAR(nodes_doc, "nodes() -> [(count, size, first ID, last ID), ...], the node that was open at first in front");
+
+static PyObject *
+tail_nodes(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const Tail *tail = (const Tail *)self;
+    PyObject *nodes = tail->closed == NULL ? PyList_New(0) : PyList_GetSlice(tail->closed, 0, PY_SSIZE_T_MAX);
+    PyObject *node = nodes == NULL ? NULL : show_node(tail);
+    if (node == NULL || PyList_Append(nodes, node) < 0)
+        Py_CLEAR(nodes);
+    Py_XDECREF(node);
+    return nodes;
+}
+
+PyDoc_STRVAR(stream_row_doc, "stream_row() -> the (key, row) of the stream with what was appended, or None");
+
+static PyObject *
+tail_stream_row(PyObject *self, PyObject *Py_UNUSED(ignored))
+{
+    const Tail *tail = (const Tail *)self;
+    StreamRow stream;
+    if (tail->row == NULL || tail->closed != NULL || tail->trimmed > 0)
+        return Py_NewRef(Py_None);
+    const char *key = PyBytes_AsString(tail->key);
+    if (take_stream(key, PyBytes_Size(tail->key), PyBytes_AsString(tail->row), PyBytes_Size(tail->row), &stream))
+        return Py_NewRef(Py_None);
+    if (tail->count > 0) {
+        if (stream.numbers[LENGTH] == 0)
+            stream.ids[FIRST_ID] = tail->first;
+        stream.numbers[LENGTH] += (uint64_t)tail->count;
+        stream.numbers[ADDED] += (uint64_t)tail->count;
+        stream.numbers[TAIL_TOTAL] += (uint64_t)tail->count;
+        stream.numbers[TAIL_SIZE] += (uint64_t)tail->size;
+        stream.ids[LAST_ID] = stream.ids[LAST_LIVE_ID] = stream.ids[TAIL_LAST_ID] = tail->last;
+    }
+    return make_pair(Py_NewRef(tail->key), make_stream_row(key, PyBytes_Size(tail->key), &stream));
+}
+
+static PyObject *
+tail_last(PyObject *self, void *Py_UNUSED(closure))
+{
+    return id_bytes(((const Tail *)self)->last);
+}
+
+static void
+tail_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyMem_Free(((Tail *)self)->rows.data);
+    Py_XDECREF(((Tail *)self)->closed);
+    Py_XDECREF(((Tail *)self)->key);
+    Py_XDECREF(((Tail *)self)->row);
+    freefunc release = PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef tail_members[] = {
+    {"size", T_PYSSIZET, offsetof(Tail, rows_size), READONLY, "bytes of the rows that were not taken, and for trims"},
+    {"trimmed", T_PYSSIZET, offsetof(Tail, trimmed), READONLY, "entries to be removed from the front"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyMethodDef tail_methods[] = {
+    {"nodes", tail_nodes, METH_NOARGS, nodes_doc},
+    {"stream_row", tail_stream_row, METH_NOARGS, stream_row_doc},
+    {"take_rows", (PyCFunction)(void (*)(void))tail_take_rows, METH_METHOD | METH_FASTCALL | METH_KEYWORDS,
+     take_rows_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef tail_getters[] = {
+    {"last_id", tail_last, NULL, "the packed last ID of the stream", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot tail_slots[] = {
+    {Py_tp_doc, "What may be appended to a stream, and what was."},
+    {Py_tp_dealloc, tail_dealloc},
+    {Py_tp_methods, tail_methods},
+    {Py_tp_members, tail_members},
+    {Py_tp_getset, tail_getters},
+    {0, NULL},
+};
+
+static PyType_Spec tail_spec = {
+    .name = "riverbed.store.wire.native.Tail",
+    .basicsize = sizeof(Tail),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = tail_slots,
+};
