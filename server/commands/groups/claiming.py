@@ -21,7 +21,7 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.store.format.pending import MAX_TIME_MS, UNOWNED, time_of
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.groups.group import MAX_COUNT, PendingEntry
+from riverbed.store.groups.pending_reads import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import packed_id
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.groups.group import Group, PendingRun
+    from riverbed.store.groups.group import Group
     from riverbed.store.groups.known_consumers import Consumer
+    from riverbed.store.groups.pending_reads import PendingRun
     from riverbed.store.streams.stream import Stream
 
 BAD_MIN_IDLE: Final = "ERR Invalid min-idle-time argument for {}"

@@ -26,7 +26,7 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, OK, LongReply
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.groups.group import ANY_TIME, MAX_COUNT
+from riverbed.store.groups.pending_reads import ANY_TIME, MAX_COUNT
 from riverbed.store.groups.view import GroupsView, Names
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 from riverbed.store.wire import packed_id
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.format.groups import ConsumerRow
-    from riverbed.store.groups.group import Group, PendingRun
+    from riverbed.store.groups.group import Group
     from riverbed.store.groups.known_consumers import Consumer
+    from riverbed.store.groups.pending_reads import PendingRun
     from riverbed.store.streams.stream import Stream
 
 BAD_MODE: Final = "ERR mode must be SILENT, FAIL, or FATAL"

@@ -24,7 +24,7 @@ from riverbed.server.commands.groups.groups import named_group
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
-from riverbed.store.groups.group import MAX_OVER_LIMIT, MAX_OVER_LIMIT_BYTES, Found, PendingEntry
+from riverbed.store.groups.pending_reads import MAX_OVER_LIMIT, MAX_OVER_LIMIT_BYTES, Found, PendingEntry
 from riverbed.store.ids import MAX_ID, SEQ_BITS, StreamID
 from riverbed.store.model import DeliveryPolicy
 

@@ -19,7 +19,7 @@ from riverbed.server.commands.streams.options import ReadOptions
 from riverbed.server.commands.streams.reads import ReadBudget, stream_head
 from riverbed.store.format.resp import array_head, id_bulk
 from riverbed.store.format.streams import id_in_key, packed_ids_in, packed_ids_of
-from riverbed.store.groups.group import PendingEntry
+from riverbed.store.groups.pending_reads import PendingEntry
 from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from riverbed.store.databases.consumer_ttl import sweep
 from riverbed.store.databases.names import all_keys
 from riverbed.store.format.resp import encode_command
-from riverbed.store.groups.group import Found, Group
+from riverbed.store.groups.group import Group
+from riverbed.store.groups.pending_reads import Found
 from riverbed.store.ids import MAX_ID, MIN_ID, pack_id
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from riverbed.store.groups.group import MAX_OVER_LIMIT
+from riverbed.store.groups.pending_reads import MAX_OVER_LIMIT
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.in_process import Product, answer
 from tests.support.raw import RawClient
