@@ -157,8 +157,8 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
     for size in (*SIZES, "riverbed.server.commands.keys.keys._KEYS_A_SLICE"):
         monkeypatch.setattr(size, 10)
-    monkeypatch.setattr("riverbed.store.groups.group._SHOW_COST", 10)
-    monkeypatch.setattr("riverbed.store.groups.group._SHOW_ROWS", 3)
+    monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_COST", 10)
+    monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_ROWS", 3)
     monkeypatch.setattr("riverbed.store.groups.reference_trim._SLICE", 10)
 
 

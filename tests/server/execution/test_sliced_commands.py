@@ -136,8 +136,8 @@ def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
     for name in SIZES:
         monkeypatch.setattr(name, 20)
     monkeypatch.setattr("riverbed.server.commands.groups.pending._FEW_IDLE", 3)
-    monkeypatch.setattr("riverbed.store.groups.group._SHOW_COST", 20)
-    monkeypatch.setattr("riverbed.store.groups.group._SHOW_ROWS", 3)
+    monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_COST", 20)
+    monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_ROWS", 3)
     monkeypatch.setattr("riverbed.store.groups.reference_trim._SLICE", 150)
     return lambda name: Ticks(tmp_path / name)
 
