@@ -230,12 +230,12 @@ class CopyInTheMaking:
     def _write_back(self) -> Iterator[None]:
         """Put into the tables what has changed in memory so far.  Later changes of the source's groups are logged."""
         txn = self._txn
-        left = len(txn.dirty)
-        while left:
+        left = len(txn.dirty)  # below 0 when a part has written some of those later changes as well
+        while left > 0:
             before = len(txn.dirty)
             txn.write_part()
             left = min(left - before + len(txn.dirty), len(txn.dirty))
-            if left:
+            if left > 0:
                 yield
 
     def _copy_pending(self, name: bytes, group_no: int, new_no: int) -> Iterator[None]:

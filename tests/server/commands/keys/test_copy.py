@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from riverbed.server.execution import sliced_commands
 from riverbed.store.check import check
 from riverbed.store.databases import copying
 from riverbed.store.databases.copying import CopyInTheMaking
+from riverbed.store.tables.transaction import PART
 from tests.support.store.stores import Store, dump_database
 from tests.support.ticks import Ticks, in_loop
 
@@ -298,3 +300,21 @@ def test_a_copy_in_a_transaction_is_made_at_once(tmp_path: Path) -> None:
         server.close()
 
     in_loop(body())
+
+
+def test_what_others_change_meanwhile_does_not_keep_a_copy_from_ending(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add(b"s", "1-1")
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    store.txn.write_back()
+    for number in range(PART + 1):
+        store.add(b"before%d" % number, "1-1")
+    copy = CopyInTheMaking(store.db, store.stream())
+    slices = copy.fill()
+    next(slices)
+    assert len(store.txn.dirty) == 1
+    store.add(b"meanwhile", "1-1")  # the next part writes it as well
+    assert len(list(islice(slices, 100))) < 100
+    assert not copy.is_stale
+    copy.close()
+    store.engine.abandon()
