@@ -233,7 +233,7 @@ class CopyInTheMaking:
         left = len(txn.dirty)  # below 0 when a part has written some of those later changes as well
         while left > 0:
             before = len(txn.dirty)
-            txn.write_part()
+            txn.write_changed()  # not what is lent: appends go on, and so would this
             left = min(left - before + len(txn.dirty), len(txn.dirty))
             if left > 0:
                 yield

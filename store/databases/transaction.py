@@ -66,7 +66,7 @@ class WriteTxn(Transaction):
         if not self.dirty:
             for db in self.databases:
                 db.take_oldest_back()
-        super().write_part()
+        self.write_changed()
 
     def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
         self._take_all_back()  # they were lent with the limits before

@@ -261,7 +261,7 @@ class Transaction:
         """Put the changed cached rows into their tables."""
         self.write_oldest_back(len(self.dirty))
 
-    def write_part(self) -> None:
+    def write_changed(self) -> None:
         """Put some of the rows that have been changed for longest into their tables, in some two milliseconds at most.
 
         The checkpoint has less to write then.  Readers see none of it before.

@@ -16,7 +16,10 @@ from riverbed.server.execution import sliced_commands
 from riverbed.store.check import check
 from riverbed.store.databases import copying
 from riverbed.store.databases.copying import CopyInTheMaking
+from riverbed.store.databases.transaction import FEW_LENT_BYTES
 from riverbed.store.tables.transaction import PART
+from riverbed.store.wire import APPENDED, Run, parse
+from tests.support.raw import encode
 from tests.support.store.stores import Store, dump_database
 from tests.support.ticks import Ticks, in_loop
 
@@ -316,5 +319,32 @@ def test_what_others_change_meanwhile_does_not_keep_a_copy_from_ending(tmp_path:
     store.add(b"meanwhile", "1-1")  # the next part writes it as well
     assert len(list(islice(slices, 100))) < 100
     assert not copy.is_stale
+    copy.close()
+    store.engine.abandon()
+
+
+def test_a_copy_writes_what_has_changed_and_not_what_is_lent(tmp_path: Path) -> None:
+    """Under full load there is always more of that, and a copy would not end."""
+    store = Store(tmp_path)
+    store.add(b"s", "1-1")
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    busy = [b"busy%d" % number for number in range(60)]
+    for key in busy:
+        store.add(key, "1-1")
+    store.txn.write_back()
+    for number in range(PART + 1):
+        store.add(b"before%d" % number, "1-1")
+    runs = parse(APPENDED, b"".join(encode(("XADD", key, "*", "f", "v" * 1000)) for key in busy) * 5) or []
+    copy = CopyInTheMaking(store.db, store.stream())
+    slices = copy.fill()
+    for _ in range(100):
+        for run in runs:
+            assert isinstance(run, Run)
+            assert store.db.append_run(run, store.clock.now_ms)[0] == len(run)
+        assert store.db.lent_bytes > FEW_LENT_BYTES
+        if next(slices, True):
+            break
+    else:
+        pytest.fail("the copy does not end")
     copy.close()
     store.engine.abandon()
