@@ -93,7 +93,7 @@ class Pel(Insertions):
                     return None
                 self._recent = row
                 return delivery
-        self._run_in(cursor, packed)  # raises if a damaged row hides the ID
+        self._run_at(cursor, packed)  # raises if a damaged row, or the tree above, hides the ID
         return None
 
     def _run_of(self, packed: bytes) -> Run | None:

@@ -89,9 +89,14 @@ class PendingRuns:
         return self._run_in(self._rows("pel"), packed_id)
 
     def _run_in(self, cursor: lmdb.Cursor[bytes], packed_id: bytes) -> Run | None:
+        cursor.set_range(self._prefix + packed_id)
+        return self._run_at(cursor, packed_id)
+
+    def _run_at(self, cursor: lmdb.Cursor[bytes], packed_id: bytes) -> Run | None:
+        """As `_run_in`, of a cursor that was led to this ID: another search from there may be led elsewhere."""
         run: Run | None = None
-        if cursor.set_range(self._prefix + packed_id):
-            key, row = cursor.item()
+        key, row = cursor.item()
+        if key:
             run = Run.under(key, row)
             if not key.startswith(self._prefix):
                 run = None
