@@ -90,23 +90,3 @@ get_u32(const char *from)
     const unsigned char *at = (const unsigned char *)from;
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
-
-/* Where the parts of an entry's row end: its ID, and the number of its words. */
-typedef struct {
-    Py_ssize_t id_end, fields, count;
-} Parts;
-
-static int take_row(const char *data, Py_ssize_t size, Parts *parts);
-
-/* The size of the row of an entry without its seal; -1 when the row is not what was written.  `crc` is that of the
-   stream's number.  Rows of format version 2 have no seal, and are taken apart. */
-static Py_ssize_t
-unsealed_size(uint32_t crc, const char *row, Py_ssize_t size)
-{
-    if (size > SEAL_BYTES && row[size - 1] == SEAL_MARK) {
-        size -= SEAL_BYTES;
-        return get_u32(row + size) == ~add_crc(crc, row, size) ? size : -1;
-    }
-    Parts parts;
-    return take_row(row, size, &parts) ? -1 : size;
-}

@@ -1,5 +1,10 @@
 /* Rows of entries: their parts, the XADDs that they become, and their seals. */
 
+/* Where the parts of an entry's row end: its ID, and the number of its words. */
+typedef struct {
+    Py_ssize_t id_end, fields, count;
+} Parts;
+
 /* Take the row of an entry apart.  -> 0; -1 when we would not have written it so. */
 static int
 take_row(const char *data, Py_ssize_t size, Parts *parts)
@@ -17,6 +22,19 @@ take_row(const char *data, Py_ssize_t size, Parts *parts)
             return -1;
     }
     return at == size ? 0 : -1;
+}
+
+/* The size of the row of an entry without its seal; -1 when the row is not what was written.  `crc` is that of the
+   stream's number.  Rows of format version 2 have no seal, and are taken apart. */
+static Py_ssize_t
+unsealed_size(uint32_t crc, const char *row, Py_ssize_t size)
+{
+    if (size > SEAL_BYTES && row[size - 1] == SEAL_MARK) {
+        size -= SEAL_BYTES;
+        return get_u32(row + size) == ~add_crc(crc, row, size) ? size : -1;
+    }
+    Parts parts;
+    return take_row(row, size, &parts) ? -1 : size;
 }
 
 /* The bytes of the fields of a row under its key; -1 when we would not have written the two so. */
