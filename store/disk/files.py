@@ -94,12 +94,6 @@ def _sync(fd: int, /) -> None:
         os.fdatasync(fd)
 
 
-def _forget(fd: int, begin: int, size: int, /) -> None:
-    if sys.platform != "darwin":
-        with contextlib.suppress(OSError):
-            os.posix_fadvise(fd, begin, size, os.POSIX_FADV_DONTNEED)
-
-
 def _read_at(fd: int, size: int, position: int, /) -> bytes:
     data = os.pread(fd, size, position)
     if not data or len(data) == size:
@@ -125,8 +119,6 @@ class OsFiles:
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(_sync)
     read_at = staticmethod(_read_at)
-    forget = staticmethod(_forget)
-    close_deleted = staticmethod(close_file)
 
     def open_append(self, path: Path, /) -> int:
         return open_file(path, os.O_WRONLY | os.O_APPEND)
@@ -139,6 +131,14 @@ class OsFiles:
 
     def open_update(self, path: Path, /) -> int:
         return open_file(path, os.O_WRONLY)
+
+    def close_deleted(self, fd: int, /) -> None:
+        close_file(fd)
+
+    def forget(self, fd: int, begin: int, size: int, /) -> None:
+        if sys.platform != "darwin":
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(fd, begin, size, os.POSIX_FADV_DONTNEED)
 
     def size(self, fd: int, /) -> int:
         return os.fstat(fd).st_size

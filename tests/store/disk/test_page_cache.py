@@ -21,15 +21,15 @@ class NotingFiles(OsFiles):
         self.forgotten: dict[str, list[tuple[int, int]]] = {}
         self._durable: dict[str, int] = {}
 
-    def sync(self, fd: int, /) -> None:  # type: ignore[override]
+    def sync(self, fd: int, /) -> None:
         OsFiles.sync(fd)
         self._durable[_name(fd)] = self.size(fd)
 
-    def forget(self, fd: int, begin: int, size: int, /) -> None:  # type: ignore[override]
+    def forget(self, fd: int, begin: int, size: int, /) -> None:
         name = _name(fd)
         assert begin + size <= self._durable[name]
         self.forgotten.setdefault(name, []).append((begin, begin + size))
-        OsFiles.forget(fd, begin, size)
+        super().forget(fd, begin, size)
 
 
 def _name(fd: int) -> str:
@@ -46,7 +46,7 @@ def test_whole_steps_are_forgotten_once_and_the_end_is_kept() -> None:
     forgotten: list[tuple[int, int, int]] = []
 
     class Files(OsFiles):
-        def forget(self, fd: int, begin: int, size: int, /) -> None:  # type: ignore[override]
+        def forget(self, fd: int, begin: int, size: int, /) -> None:
             forgotten.append((fd, begin, size))
 
     end = CachedEnd(Files())

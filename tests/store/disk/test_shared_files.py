@@ -13,7 +13,7 @@ def test_the_last_reader_closes_a_file_that_was_deleted_without_waiting_for_the_
     closed: list[int] = []
 
     class Files(OsFiles):
-        def close_deleted(self, fd: int, /) -> None:  # type: ignore[override]
+        def close_deleted(self, fd: int, /) -> None:
             closed.append(fd)
             close_file(fd)
 

@@ -73,13 +73,13 @@ def test_what_is_written_meanwhile_is_left_to_the_next_time(store: Store) -> Non
 
 
 def test_a_file_is_closed_as_one_that_may_have_been_deleted_meanwhile(store: Store) -> None:
-    """Whoever closes a deleted file last frees it, and others wait for the disk."""
+    """The last to close a deleted file frees it, and others wait for the disk."""
     closed: list[int] = []
 
     class Files(OsFiles):
-        def close_deleted(self, fd: int, /) -> None:  # type: ignore[override]
+        def close_deleted(self, fd: int, /) -> None:
             closed.append(fd)
-            OsFiles.close_deleted(fd)
+            super().close_deleted(fd)
 
     filled(store)
     (file,) = scrubbed_files(store.engine.log)

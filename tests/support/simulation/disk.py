@@ -332,7 +332,7 @@ class _Files(OsFiles):
         if self._disk.closed(fd):
             os.close(fd)
 
-    def close_deleted(self, fd: int, /) -> None:  # type: ignore[override]
+    def close_deleted(self, fd: int, /) -> None:
         self.close(fd)  # in no other thread: a simulation has one
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:  # type: ignore[override]
