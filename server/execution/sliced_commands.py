@@ -68,12 +68,13 @@ class SlicedCommands:
         self._by_session: dict[Session, SlicedCommand] = {}
         self._waiting: deque[Session] = deque()  # for the next slice
         self._waiting_for_view: dict[Session, None] = {}  # in the order in which they get one
+        self._held: dict[Session, None] = {}  # their commands write, and writes are paused
         self._alone: Session | None = None  # its transaction has ended its turn
         self._sliced: list[Session] = []  # clients that had a slice since the last commit
         self._gave_way = self._rests = False
 
     def __bool__(self) -> bool:
-        return bool(self._waiting or self._waiting_for_view)
+        return bool(self._waiting or self._waiting_for_view or self._held)
 
     def begin(self, session: Session, sliced: SlicedCommand) -> None:
         """Take a command whose first slice has run; the client waits for the other slices."""
@@ -93,11 +94,28 @@ class SlicedCommands:
             self._turns.is_alone = True
             return
         self._sliced.append(session)
+        self._line_up(session, sliced)
+        self._turns.want_tick()
+
+    def _line_up(self, session: Session, sliced: SlicedCommand) -> None:
+        """Put the client behind the others that wait for the same."""
         if sliced.needs_view:
             self._waiting_for_view[session] = None
         else:
             self._waiting.append(session)
-        self._turns.want_tick()
+
+    def _is_held(self, session: Session, sliced: SlicedCommand) -> bool:
+        """Whether a pause makes the command wait; it is out of line then, until the end of the pause."""
+        if not sliced.writes or not self._gate.stalls_writes:
+            return False
+        self._held[session] = None
+        return True
+
+    def _release(self) -> None:
+        """Put those back in line that a pause has held."""
+        held, self._held = self._held, {}
+        for session in held:
+            self._line_up(session, self._by_session[session])
 
     def go_on_alone(self) -> None:
         """Give the transaction that has ended its turn the next one; it meets no error that it does not answer itself.
@@ -123,6 +141,8 @@ class SlicedCommands:
 
         So a request waits for the slices of one tick, not of two.
         """
+        if self._held and not self._gate.stalls_writes:  # the end of the pause has asked for this tick
+            self._release()
         self._show_views()
         if self._alone is not None or not self._waiting:
             return  # a transaction that waited for a view may have begun: the slices of others come behind it
@@ -137,7 +157,7 @@ class SlicedCommands:
 
     def _show_views(self) -> None:
         """Give views to waiting commands, which go on at once: what they look up has to be what the view shows."""
-        if not self._waiting_for_view or self._gate.stalls_slices:
+        if not self._waiting_for_view:
             return
         if self._txn.log:  # requests ran ahead of this tick: their commit comes first
             self._turns.want_tick()
@@ -155,7 +175,8 @@ class SlicedCommands:
         served = 0
         for session in waiting:
             sliced = self.of(session)
-            if sliced is not None and sliced.needs_view:  # else the command before has killed it
+            # the command before may have killed it
+            if sliced is not None and sliced.needs_view and not self._is_held(session, sliced):
                 if isinstance(view, OpenView) and sliced.writes:
                     self.refuse_views([session], NO_CHECKPOINT)
                     served += 1
@@ -199,13 +220,11 @@ class SlicedCommands:
 
     def _run(self) -> None:
         """Run slices for as long as a tick allows."""
-        if self._gate.stalls_slices:
-            return  # commands that may write wait as well; the end of the pause asks for a tick
         end = self._monotonic() + SLICES_S
         while self._waiting:
             session = self._waiting.popleft()
             sliced = self.of(session)
-            if sliced is not None:  # else the client has left
+            if sliced is not None and not self._is_held(session, sliced):  # None when the client has left
                 self._step(session, sliced)
                 if self._monotonic() >= end:
                     break
@@ -270,6 +289,7 @@ class SlicedCommands:
 
         There are no views any more: a client whose command waits for one gets an error that says what was done.
         """
+        self._release()
         while self._waiting:
             session = self._waiting.popleft()
             sliced = self.of(session)
@@ -284,6 +304,7 @@ class SlicedCommands:
             sliced.close()
             session.end_slices()
             self._waiting_for_view.pop(session, None)
+            self._held.pop(session, None)
             for report in self._events.command_over:
                 report()
 

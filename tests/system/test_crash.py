@@ -24,6 +24,7 @@ import pytest
 
 from tests.conftest import StartRiverbed, base_seed, broken_invariants
 from tests.support.faults.crashes import Rounds, crash_while_writing, options_for
+from tests.support.faults.disks import unmount
 from tests.support.faults.stops import GRACEFUL, end
 from tests.support.servers import RiverbedServer, Server
 
@@ -98,7 +99,7 @@ class PowerSwitch:
 
     def unmount(self) -> None:
         if self.mounted:
-            self._run("umount", str(self.directory))
+            unmount(self.directory)
             self.mounted = False
 
     @staticmethod

@@ -492,6 +492,89 @@ def test_a_pause_holds_what_is_left_of_a_write(ticks_of: Callable[[str], Ticks])
     in_loop(body())
 
 
+@pytest.mark.parametrize("read", [LONG["XPENDING"], "XRANGE s - +", "XINFO STREAM s FULL COUNT 0"])
+@pytest.mark.parametrize("is_before", [True, False], ids=["begun before", "begun in it"])
+def test_a_pause_of_writes_holds_no_read(
+    ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch, read: str, is_before: bool
+) -> None:
+    monkeypatch.setattr("riverbed.server.commands.request.LONG_BYTES", 1000)
+    monkeypatch.setattr("riverbed.store.streams.view.PIECE_BYTES", 1000)
+
+    async def body() -> None:
+        ticks = ticks_of("d")
+        client, reader, other = ticks.connect(), ticks.connect(), ticks.connect()
+        await fill_through_views(ticks, client)
+        reader.send(read)
+        (expected,) = await finish(ticks, reader)
+        await begin(ticks, client, LONG["XACK"].replace(" s ", " t "))
+        if is_before:
+            reader.send(read)
+        other.send("CLIENT PAUSE 100000 WRITE")
+        await finish(ticks, other)
+        now = contents(ticks)
+        if not is_before:
+            reader.send(read)
+        assert await finish(ticks, reader) == [expected]
+        assert contents(ticks) == now
+        assert client.replies() == []
+        other.send("CLIENT UNPAUSE")
+        assert await finish(ticks, client) == [b":%d\r\n" % (ENTRIES - 3)]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_pause_holds_a_write_that_waits_for_a_view(
+    ticks_of: Callable[[str], Ticks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("riverbed.server.commands.request.LONG_BYTES", 1000)
+
+    async def body() -> None:
+        ticks = ticks_of("d")
+        client, other = ticks.connect(), ticks.connect()
+        await fill_through_views(ticks, client)
+        monkeypatch.setattr("riverbed.server.limits.views.MAX_VIEWS", 0)
+        await ticks.ask(client, LONG["XREADGROUP COUNT"])
+        waiting = ticks.executor.sliced_commands.of(client.session)
+        assert waiting is not None
+        assert waiting.needs_view
+        await ticks.ask(other, "CLIENT PAUSE 100000 WRITE")
+        now = contents(ticks)
+        monkeypatch.setattr("riverbed.server.limits.views.MAX_VIEWS", 64)
+        ticks.executor.want_tick()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert contents(ticks) == now
+        assert client.replies() == []
+        other.send("CLIENT UNPAUSE")
+        (reply,) = await finish(ticks, client)
+        ((_, entries),) = to_lists(reply)
+        assert len(entries) == 500
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_write_that_a_pause_holds_is_forgotten_with_its_client_and_finished_by_a_stop(
+    ticks_of: Callable[[str], Ticks],
+) -> None:
+    async def body() -> None:
+        ticks = ticks_of("d")
+        client, leaver, other = ticks.connect(), ticks.connect(), ticks.connect()
+        await fill(ticks, client)
+        await begin(ticks, leaver, LONG["XACK"])
+        await begin(ticks, client, LONG["XACK"].replace(" s ", " t "))
+        await ticks.ask(other, "CLIENT PAUSE 100000 WRITE")
+        leaver.leave()
+        await ticks.settle()
+        assert client.replies() == []
+        ticks.executor.let_go()
+        assert client.replies() == [b":%d\r\n" % (ENTRIES - 3)]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_watched_key_that_a_slice_changes_breaks_the_transaction(ticks_of: Callable[[str], Ticks]) -> None:
     async def body() -> None:
         ticks = ticks_of("d")

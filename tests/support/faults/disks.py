@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.waiting import until
+
 
 @contextlib.contextmanager
 def small_tmpfs(place: Path, size: int) -> Iterator[Path]:
@@ -19,7 +21,12 @@ def small_tmpfs(place: Path, size: int) -> Iterator[Path]:
     try:
         yield place
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        unmount(place)
+
+
+def unmount(place: Path) -> None:
+    """Unmount it, once the workers of a killed server have noticed its end: they run when nothing else wants to."""
+    until(lambda: subprocess.run(["umount", place], check=False).returncode == 0, f"{place} is unmounted")
 
 
 def fill_up(disk: Path, free: int) -> Path:

@@ -16,7 +16,7 @@ import pytest
 
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, REPAIR_DIRECTORY, STATE_DIRECTORY
 from tests.conftest import StartRiverbed, broken_invariants
-from tests.support.faults.disks import small_tmpfs
+from tests.support.faults.disks import small_tmpfs, unmount
 from tests.support.faults.gate import Gate
 from tests.support.raw import Node, parse
 from tests.support.replicas import fill, follow, info, until_level
@@ -391,7 +391,7 @@ def test_tables_that_cannot_be_moved_stay_in_use(start_riverbed: StartRiverbed) 
             assert client.ask("XLEN", "s") == b":101\r\n"
         server.stop()
     finally:
-        subprocess.run(["umount", state], check=True)
+        unmount(state)
 
 
 def test_a_rewrite_that_is_asked_for_during_a_repair_comes_after_it(
