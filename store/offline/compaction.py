@@ -217,7 +217,7 @@ class Compaction:
         with self._old_tables() as tables, tables.env.begin() as reading:
             if not TableReader(tables, reading).count("trash"):
                 return
-        with TablesFromLog(self._directory, self._execute, self._files) as old:
+        with TablesFromLog(self._directory, self._execute, self._files, is_draft=False) as old:
             give(self._places.state / LOCK_NAME, self._places.data.stat())
             assert old.txn.position is not None, "rows come with a position"
             purge_all(old.txn, old.txn.position, synced=old.txn.synced, purged=self._purged)
@@ -306,7 +306,7 @@ class Compaction:
         txn.replids = replids
         position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
         purge_all(txn, position, purged=self._purged)
-        made.tables.env.sync(True)
+        made.make_durable()
         return replids
 
     def _next_seq(self, plan: Plan) -> int:

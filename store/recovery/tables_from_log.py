@@ -21,6 +21,7 @@ from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import ignore
 from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery.draft_tables import DraftTables
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge, purge_all
@@ -47,9 +48,18 @@ class TablesFromLog:
     A context manager; the caller keeps or deletes what is in `directory`.
     """
 
-    def __init__(self, directory: Path, execute: Execute, files: Files, *, map_bytes: int = DEFAULT_MAP_BYTES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        execute: Execute,
+        files: Files,
+        *,
+        map_bytes: int = DEFAULT_MAP_BYTES,
+        is_draft: bool = True,
+    ) -> None:
+        """With `is_draft` nobody uses the tables before `commit` or `make_durable` has returned: see `DraftTables`."""
         self.directory = directory
-        self.tables = Tables(directory, map_bytes)
+        self.tables = DraftTables(directory, map_bytes) if is_draft else Tables(directory, map_bytes)
         self.txn = WriteTxn(self.tables)
         for db in self.txn.databases:
             db.let_rows_wait(_WAITING_BYTES)
@@ -104,4 +114,8 @@ class TablesFromLog:
     def commit(self, position: LogPosition) -> None:
         """Commit the tables at `position`, durably and without dead rows."""
         purge_all(self.txn, position)
-        self.tables.env.sync(True)
+        self.make_durable()
+
+    def make_durable(self) -> None:
+        """Have the disk hold all commits.  Raises lmdb.Error."""
+        self.tables.make_durable()

@@ -98,13 +98,15 @@ class Tables:
         frozen: bool = False,
         syncs_later: bool = False,
         commits_later: bool = False,
+        is_draft: bool = False,
     ) -> None:
         """Open or create `directory`/state.  Raises StoreError, lmdb.Error, OSError.
 
         `frozen` is for a snapshot: the tables are in `directory` itself and are never written, so that there is no
         lock file.  With `syncs_later` a commit does not wait for the disk, and `sync` must come before the next commit,
         see `power_loss.py`.  With `commits_later` missing tables are created in the transaction that the first call of
-        `begin` returns, and the handles are valid until that transaction is aborted.
+        `begin` returns, and the handles are valid until that transaction is aborted.  With `is_draft` no commit waits
+        for the disk, and a power cut may leave anything.
         """
         path = directory if frozen else directory / STATE_DIRECTORY
         readonly = readonly or frozen
@@ -138,7 +140,8 @@ class Tables:
             self._reader_lock = hold_instead_of_registering(directory, path)
         try:
             is_locked = not frozen and self._reader_lock is None
-            self.env = _open(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs_later=syncs_later)
+            syncs = not (syncs_later or is_draft)
+            self.env = _open(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs=syncs)
         except BaseException:
             self._release_reader_lock()
             raise
@@ -308,6 +311,10 @@ class Tables:
             used += counts["psize"] * (counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"])
         return used
 
+    def make_durable(self) -> None:
+        """Have the disk hold all commits, the number of the last one as well.  Raises lmdb.Error."""
+        self.env.sync(True)
+
     def sync(self) -> None:
         """Make the last commit durable, if commits do not wait for the disk.  May run in any thread.
 
@@ -373,7 +380,7 @@ def _walk(data: Path) -> str | None:
     return next(iter(walk_pages(data)), None)
 
 
-def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_later: bool) -> lmdb.Environment:
+def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs: bool) -> lmdb.Environment:
     if is_locked and not readonly:
         _allocate(path / LOCK_NAME)
     return lmdb.open(
@@ -382,7 +389,7 @@ def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs_
         max_dbs=len(TABLES) + 3,
         max_readers=MAX_READERS,
         metasync=False,
-        sync=not syncs_later,
+        sync=syncs,
         readonly=readonly,
         create=not readonly,
         mode=FILE_MODE,

@@ -79,7 +79,7 @@ class Remaking:
             executed = counter(reports.step, EXECUTING, total - (0 if start is None else start.position))
             made.try_replay(LogReader(parts, files, load_truncated=False).batches(start, end), executed)
             txn.commit(end)
-            made.tables.env.sync(True)
+            made.make_durable()
 
     def _require_space(self, log_bytes: int) -> None:
         needed, free = room_for_tables(log_bytes) + self._leave_bytes, self._files.free_bytes(self._made)

@@ -16,7 +16,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import LockedError, StoreError
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import Manifest
 from riverbed.store.offline import compaction as compaction_module
@@ -120,6 +120,27 @@ def test_what_nobody_can_reach_goes_and_the_rest_stays(store: Store) -> None:
     assert_the_log_says_the_same(store)
     store.fill(b"after", 3)
     assert store.violations() == []
+
+
+def test_every_commit_to_the_tables_in_use_waits_for_the_disk(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut may end a purge of the old tables, which stay; new tables count for nothing before they are whole."""
+    waits: dict[str, set[bool]] = {}
+    lmdb_open = lmdb.open
+
+    def opened(path: str, **options: Any) -> Any:
+        if not options["readonly"]:
+            waits.setdefault(path, set()).add(options["sync"])
+        return lmdb_open(path, **options)
+
+    busy(store)
+    store.engine.close()
+    monkeypatch.setattr(lmdb, "open", opened)
+    with Compaction(store.directory, Replayer().execute, now_ms=store.clock.now_ms) as compaction:
+        compaction.run()
+    monkeypatch.undo()
+    store.open()
+    assert waits.pop(str(store.directory / STATE_DIRECTORY)) == {True}
+    assert False in set().union(*waits.values())
 
 
 @pytest.mark.slow
