@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
-from riverbed.store.disk.durable_file import write_file
+from riverbed.store.disk.durable_file import write_all
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import StoreError
 
@@ -21,18 +21,60 @@ def copy_stretch(source: Path, target: Path, begin: int, end: int | None, files:
 
     Raises StoreError when the source has become shorter, OSError.
     """
-    reading = files.open_read(source)
-    try:
-        stop = files.size(reading) if end is None else end
-        write_file(target, _stretch(source, reading, begin, stop, files), files, _UNSYNCED_BYTES)
-    finally:
-        files.close(reading)
+    with GrowingCopy(source, target, files, begin) as copy:
+        copy.extend(copy.source_bytes if end is None else end)
 
 
-def _stretch(source: Path, fd: int, at: int, stop: int, files: Files) -> Iterator[bytes]:
-    while at < stop:
-        piece = files.read_at(fd, min(PIECE_BYTES, stop - at), at)
-        if not piece:
-            raise StoreError(f"{source} became shorter while it was copied")
-        at += len(piece)
-        yield piece
+class GrowingCopy:
+    """A new file `target`, to which more and more of `source` is copied.  A context manager, which closes both."""
+
+    def __init__(self, source: Path, target: Path, files: Files, begin: int = 0) -> None:
+        """The copy begins with byte `begin` of the source.  Raises OSError."""
+        self._source = source
+        self._files = files
+        self._at = begin
+        self._reading = files.open_read(source)
+        try:
+            self._writing = files.create(target)
+        except BaseException:
+            files.close(self._reading)
+            raise
+
+    @property
+    def source_bytes(self) -> int:
+        """How long the source is now."""
+        return self._files.size(self._reading)
+
+    def extend(self, end: int) -> None:
+        """Copy the source up to byte `end`, and sync the copy, but not its name.
+
+        Raises StoreError when the source has become shorter, OSError.
+        """
+        files, fd = self._files, self._writing
+        unsynced = 0
+        while self._at < end:
+            piece = files.read_at(self._reading, min(PIECE_BYTES, end - self._at), self._at)
+            if not piece:
+                raise StoreError(f"{self._source} became shorter while it was copied")
+            write_all(files, fd, piece)
+            self._at += len(piece)
+            unsynced += len(piece)
+            if unsynced >= _UNSYNCED_BYTES:
+                files.sync(fd)
+                unsynced = 0
+        files.sync(fd)
+
+    def close(self) -> None:
+        """Raises OSError."""
+        try:
+            self._files.close(self._writing)
+        finally:
+            self._files.close(self._reading)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

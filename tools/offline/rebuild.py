@@ -12,29 +12,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.databases.names import all_keys
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.disk.copying import copy_stretch
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, base_name, incr_name
-from riverbed.store.log import manifest
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
-from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.log.reader import LogReader, TornTail
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery.tables_from_log import TablesFromLog
-from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.purge import purge
 from riverbed.store.wire import count_of
 from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.offline.foreign import ForeignLog, Skipped
+from riverbed.tools.offline.logcopy import LogCopy
 from riverbed.tools.offline.moment import Moment, time_text
 from riverbed.tools.offline.source import Source
 
@@ -153,51 +149,18 @@ def rebuild(source: Source, directory: Path, until: Moment | None, bar: Progress
 
 def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
     report = Rebuilt()
-    with TablesFromLog(directory, Replayer().execute, OsFiles()) as made:
-        made.replay(batches)
-        end = _copy_log(source, batches.end, directory)
+    with (
+        LogCopy(source, directory) as copy,
+        TablesFromLog(directory, Replayer().execute, OsFiles()) as made,
+    ):
+        made.replay(copy.follow(batches))
+        end = copy.finish(batches.end)
         made.commit(end)
         report.contents = count_contents(made.txn)
         report.commands, report.new_offset = made.commands, end.offset
     # Open the store once, as a server would: this fails unless the log ends where the tables say it does.
     Engine.open(directory, execute=Replayer().execute, clock=SystemClock(), options=Options(fsync=Fsync.NO)).close()
     return report
-
-
-def _copy_log(source: Source, end: LogPosition, directory: Path) -> LogPosition:
-    """Copy the log up to `end` -> the same position in the copy."""
-    parts, files = source.parts, source.files
-    home = directory / LOG_DIRECTORY
-    files.make_directory(home)
-    base: LogFile | None = None
-    incrs: list[LogFile] = []
-    for part in parts:
-        if part.number > end.file_seq:
-            break
-        is_last = part.number == end.file_seq
-        kind = "base" if part.file.type is FileType.BASE else "incr"
-        file = replace(
-            part.file,
-            name=(base_name if kind == "base" else incr_name)(part.file.seq),
-            size=None if is_last and kind == "incr" else part.size,
-        )
-        copy_stretch(part.path, home / file.name, 0, end.position if is_last else part.size, files)
-        if kind == "base":
-            base = file
-        else:
-            incrs.append(file)
-    if not incrs:
-        # An incr holds the offset at which the log continues after its base.
-        following = [part.file.seq for part in parts if part.file.type is FileType.INCR]
-        seq = following[0] if following else 1
-        incrs.append(LogFile.incr(seq, end.offset))
-        files.close(files.create(home / incrs[0].name))
-        end = LogPosition(seq, 0, end.offset)
-    listed = Manifest(base, (), tuple(incrs), ReplicationIds.new(source.store_id))
-    manifest.replace(home / LOG_MANIFEST, listed, files)
-    files.sync_directory(home)
-    files.sync_directory(directory)
-    return end
 
 
 # -- a log that a Redis wrote ------------------------------------------------------------------------------------------

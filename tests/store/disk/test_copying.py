@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.disk.copying import copy_stretch
+from riverbed.store.disk.copying import GrowingCopy, copy_stretch
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import StoreError
 
@@ -54,3 +54,23 @@ def test_no_piece_is_longer_than_a_megabyte(tmp_path: Path) -> None:
     source.write_bytes(bytes(5 << 19))
     copy_stretch(source, tmp_path / "target", 0, None, Watched())
     assert sizes == [1 << 20, 1 << 20, 1 << 19]
+
+
+def test_a_copy_that_grows_is_durable_as_far_as_it_goes(tmp_path: Path) -> None:
+    synced: list[bytes] = []
+
+    class Watched(OsFiles):
+        @staticmethod
+        def sync(fd: int, /) -> None:
+            OsFiles.sync(fd)
+            synced.append((tmp_path / "target").read_bytes())
+
+    source = tmp_path / "source"
+    source.write_bytes(b"01234")
+    with GrowingCopy(source, tmp_path / "target", Watched(), 1) as copy:
+        copy.extend(3)
+        assert synced[-1] == b"12"
+        with source.open("ab") as more:
+            more.write(b"56789")
+        copy.extend(copy.source_bytes)
+        assert synced[-1] == b"123456789"
