@@ -6,12 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from riverbed.server.commands import load_commands
+from riverbed.server.commands.groups.claim_runs import claim_each
 from riverbed.server.commands.groups.mixes import add_and_ack
 from riverbed.server.commands.streams.streams import xadd_run
 from riverbed.server.commands.table import COMMANDS, Command, Flag
 from riverbed.server.errors import CommandError, unknown_subcommand
 from riverbed.server.stats.stats import MixCounters
-from riverbed.store.wire import Mix, Run
+from riverbed.store.wire import Claims, Mix, Run
 
 if TYPE_CHECKING:
     from riverbed.server.commands.table import Handler
@@ -38,7 +39,7 @@ class FastCommand:
     __slots__ = ("command", "counters", "fast_words", "handler", "is_compound", "least_words", "most_words", "name")
 
     def __init__(self, command: Command, counters: CommandCounters, *, run_handler: Handler | None = None) -> None:
-        """With a `run_handler` it is a run of the command, or a mix that begins with it."""
+        """With a `run_handler` it is several of the command, or a mix that begins with it."""
         self.command = command
         self.counters = counters
         self.handler: Handler = run_handler or command.handler
@@ -50,19 +51,21 @@ class FastCommand:
 
 
 # What stands in the place of a request's name -> its command.
-FastCommands = dict[bytes | type[Run] | type[Mix], FastCommand]
+FastCommands = dict[bytes | type[Run] | type[Mix] | type[Claims], FastCommand]
 
 
 def fast_commands(stats: Stats) -> FastCommands:
     """The fast path's table, with upper-case and lower-case names; other spellings take the slow path.
 
-    Runs of XADD, and mixes with XACK, are under their class, which stands in the place of their name.
+    Runs of XADD, mixes with XACK, and claims are under their class, which stands in the place of their name.
     """
     load_commands()
     xadd = COMMANDS[b"XADD"]
     of_xadd = stats.counters(xadd.full_name)
     of_mixes = MixCounters(of_xadd, stats.counters(COMMANDS[b"XACK"].full_name))
+    xclaim = COMMANDS[b"XCLAIM"]
     plain: FastCommands = {
+        Claims: FastCommand(xclaim, stats.counters(xclaim.full_name), run_handler=claim_each),
         Run: FastCommand(xadd, of_xadd, run_handler=xadd_run),
         Mix: FastCommand(xadd, of_mixes, run_handler=partial(add_and_ack, of_mixes)),
     }

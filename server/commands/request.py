@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from riverbed.server.errors import CommandError
     from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.databases.transaction import WriteTxn
-    from riverbed.store.wire import Mix, Run
+    from riverbed.store.wire import Neighbours
 
 
 class Control(Protocol):
@@ -228,7 +228,7 @@ class Request:
         self.txn = txn
         self.db = session.db
         self.argv: list[bytes] = []
-        self.run: Run | Mix | None = None  # in the place of words, when there are none
+        self.run: Neighbours | None = None  # in the place of words, when there are none
         self.now_ms = 0
         self.from_log = False  # replayed from a log or a primary: the decisions are in the words already
         self.may_block = True

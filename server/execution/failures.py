@@ -239,14 +239,18 @@ def _undone(wire: bytes, refusal: Refusal) -> bytes:
 
 
 def _reply_count(wire: bytes) -> int:
-    """How many replies `wire` holds: the IDs and numbers that answer a run or a mix are one piece."""
+    """How many replies `wire` holds: what answers a run, a mix or claims is one piece."""
     count = at = 0
-    while (kind := wire[at : at + 1]) == b"$" or kind == b":":
+    while True:
+        if wire.startswith(b"*1\r\n$", at):
+            at += 4
+        kind = wire[at : at + 1]
+        if kind not in (b"$", b":") and not wire.startswith(b"*0\r\n", at):
+            return max(count, 1)
         end = wire.index(b"\r\n", at)
         size = int(wire[at + 1 : end]) if kind == b"$" else -1
         at = end + 2 if size < 0 else end + size + 4
         count += 1
-    return max(count, 1)
 
 
 def _refusal(refusal: Refusal, kept: bytes = b"") -> Settled:

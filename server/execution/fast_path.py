@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands.dispatch import FastCommand, FastCommands, fast_commands
 from riverbed.server.commands.request import Context, Request
 from riverbed.server.commands.slices import SlicedCommand
-from riverbed.server.commands.streams.streams import AppendedPart
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.control.logged_lines import make_atomic
 from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.encode import encode
-from riverbed.server.protocol.replies import Block, LongReply
+from riverbed.server.protocol.replies import Block, FirstReplies, LongReply
 from riverbed.store.errors import StateLostError
 from riverbed.store.tables.transaction import Mark
 from riverbed.store.wire import Mix
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from riverbed.server.execution.request_queue import RequestQueue
     from riverbed.server.execution.request_queue import Turn as QueueTurn
     from riverbed.server.execution.ticks import Turns
+    from riverbed.store.wire import Neighbours, Requests
     from riverbed.store.wire import Request as WireRequest
-    from riverbed.store.wire import Requests, Run
 
 # Replies after which the client's next request has to wait.
 _WAITS: Final = frozenset((Block, LongReply, SlicedCommand))
@@ -205,7 +204,7 @@ class FastPath:
                 session.last_command = entry.name
                 if reply.__class__ is tuple:
                     wire = reply[0]
-                elif reply.__class__ is AppendedPart:
+                elif reply.__class__ is FirstReplies:
                     assert not isinstance(argv, list)
                     count += _take_next_alone(session, argv, reply.done, requests, waiting)
                     run_count += reply.done - 1
@@ -268,8 +267,8 @@ class FastPath:
         self._queue.hold_back(session, requests)
 
 
-def _take_one_by_one(session: Session, run: Run | Mix, requests: Requests, waiting: Iterator[WireRequest]) -> int:
-    """Put the single requests of a run or a mix in its place, before those in `waiting`; -> how many more these are."""
+def _take_one_by_one(session: Session, run: Neighbours, requests: Requests, waiting: Iterator[WireRequest]) -> int:
+    """Put the single requests of neighbours in their place, before those in `waiting`; -> how many more these are."""
     at = len(requests) - length_hint(waiting)
     requests[at:at] = run.requests()
     session.commands_processed += len(run) - 1
@@ -277,9 +276,9 @@ def _take_one_by_one(session: Session, run: Run | Mix, requests: Requests, waiti
 
 
 def _take_next_alone(
-    session: Session, run: Run | Mix, done: int, requests: Requests, waiting: Iterator[WireRequest]
+    session: Session, run: Neighbours, done: int, requests: Requests, waiting: Iterator[WireRequest]
 ) -> int:
-    """Put the request behind the first `done` of a run, and what is left of the run, before those in `waiting`.
+    """Put the request behind the first `done` of neighbours, and what is left of them, before those in `waiting`.
 
     -> how many more requests these are, with those that are done.
     """

@@ -27,7 +27,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 # A longer reply is sent piece by piece.
 LONG_BYTES = 1 << 20
@@ -167,6 +167,13 @@ class LongReply:
         if self.source is not None:
             self.source.release()
             self.source = None
+
+
+class FirstReplies(NamedTuple):
+    """The replies to the first `done` of requests that are neighbours.  The next one is to be executed by itself."""
+
+    replies: bytes
+    done: int
 
 
 Reply: TypeAlias = Any

@@ -16,7 +16,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.format.pending import UNOWNED
+from riverbed.store.format.pending import UNOWNED, time_of
 from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
 from riverbed.store.format.streams import packed_ids_of
 from riverbed.store.groups.known_consumers import Consumer
@@ -25,6 +25,7 @@ from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unp
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
+    from riverbed.store.groups.young import Delivery
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
 
@@ -42,6 +43,8 @@ _CLAIM_END: Final = (
 )
 
 
+# The most entries of a logged claim that are looked up one by one.
+_FEW: Final = 256
 # What a consumer keeps of the first words of its lines without counting them.
 _SHORT_HEAD: Final = 1024
 # The line of a delivery of one entry, and the one of the position that follows it, around their IDs.
@@ -156,18 +159,81 @@ class Group(PendingReads):
         consumer.is_logged = True
         consumer.logged_times = (now_ms, now_ms)
 
+    def claim_each(
+        self, name: bytes, packed_ids: list[bytes], id_wires: list[bytes], min_idle_ms: int, now_ms: int
+    ) -> bytes:
+        """`claim` entries one after the other, if they are idle for so long; their delivery counts stay.
+
+        -> a byte for each: 1 if it was claimed.  Ends before the first entry that occurs again, or is pending but not
+        in the stream.  `id_wires` are the canonical IDs as bulk strings.  Logs one XCLAIM for each run of equal counts.
+        """
+        standings = self._plain_standings(packed_ids)
+        if not standings:
+            return b""
+        consumer = self.get_or_create(name, now_ms)
+        consumer_no = consumer.consumer_no
+        move = self.pel.move_one
+        claimed = bytearray(len(standings))
+        former: dict[int | None, int] = {}
+        claims: list[tuple[int, int, bytes]] = []
+        run: list[bytes] = []
+        run_count = 0
+        for at, standing in enumerate(standings):
+            if standing is None:
+                continue
+            owner_no, moment, count = standing
+            if min_idle_ms > 0 and owner_no != UNOWNED and now_ms - time_of(owner_no, moment) < min_idle_ms:
+                continue
+            if count != run_count and run:
+                claims.append((run_count, len(run), b"".join(run)))
+                run = []
+            run_count = count
+            run.append(id_wires[at])
+            move(packed_ids[at], consumer_no, now_ms, count)
+            former[owner_no] = former.get(owner_no, 0) + 1
+            claimed[at] = 1
+        if run:
+            claims.append((run_count, len(run), b"".join(run)))
+            moved = self._left_owners(former)  # it may be one of them itself
+            self._move_count(consumer, moved)
+            consumer.active_ms = now_ms
+            self._mark(consumer)
+            self._log_claims(consumer, claims, now_ms)
+        return bytes(claimed)
+
+    def _plain_standings(self, packed_ids: list[bytes]) -> list[Delivery | None]:
+        """What `pel.standings` says of the entries before the first one that `claim_each` leaves to others."""
+        has_entry = self.stream.has_packed
+        standings = self.pel.standings(packed_ids)
+        seen: set[bytes] = set()
+        for at, standing in enumerate(standings):
+            if standing is not None:
+                packed = packed_ids[at]
+                if packed in seen or not has_entry(packed):
+                    return standings[:at]
+                seen.add(packed)
+        return standings
+
     def load_claim(
-        self, name: bytes, packed_ids: list[bytes], time_ms: int, count: int, last_id: StreamID = MIN_ID
+        self,
+        name: bytes,
+        packed_ids: list[bytes],
+        time_ms: int,
+        count: int,
+        last_id: StreamID = MIN_ID,
+        *,
+        ascend: bool = True,
     ) -> None:
-        """Replay an XCLAIM of a log: `claim` ascending IDs for the consumer `name`, without logging."""
+        """Replay an XCLAIM of a log: `claim` different IDs for the consumer `name`, without logging."""
         consumer = self.get_or_create(name, time_ms)
         self.stream.txn.changes += len(packed_ids)
         self.raise_position(last_id)
-        is_past_all = self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
-        standing = None if is_past_all or len(packed_ids) > 1 else self.pel.standing(packed_ids[0])
-        if standing is not None and standing[0] != UNOWNED:
-            self._move_one(packed_ids[0], consumer, time_ms, count, standing[0])
-        elif is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0])):
+        is_past_all = ascend and self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
+        owners = [] if is_past_all else self._owners_of(packed_ids)
+        if owners:
+            for packed, owner_no in zip(packed_ids, owners, strict=True):
+                self._move_one(packed, consumer, time_ms, count, owner_no)
+        elif ascend and (is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0]))):
             self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
             self.pel_count += len(packed_ids)
             consumer.pel_count += len(packed_ids)
@@ -179,6 +245,17 @@ class Group(PendingReads):
         self._logged_position = (self.last_id, self.entries_read)
         consumer.is_logged = True
         consumer.logged_times = (time_ms, time_ms)
+
+    def _owners_of(self, packed_ids: list[bytes]) -> list[int]:
+        """The numbers of the consumers that own these entries; none when there are many, or some have no owner."""
+        owners: list[int] = []
+        if len(packed_ids) <= _FEW:
+            for packed in packed_ids:
+                standing = self.pel.standing(packed)
+                if standing is None or standing[0] == UNOWNED:
+                    return []
+                owners.append(standing[0])
+        return owners
 
     def take_over(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
         """`claim` the entries that `overdue` found; each delivery count rises by one."""

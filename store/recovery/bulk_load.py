@@ -2,10 +2,11 @@
 
     XADD key [MAXLEN = n] id field value ...                        a run of them, also of several keys
     XCLAIM key group consumer 0 id id ... TIME t RETRYCOUNT n JUSTID FORCE         as a rewrite writes it
-    XCLAIM key group consumer 0 id id ... TIME t RETRYCOUNT n FORCE JUSTID LASTID id      as a read is logged
+    XCLAIM key group consumer 0 id id ... TIME t RETRYCOUNT n FORCE JUSTID LASTID id      as reads and claims are logged
 
-Only exactly these forms are loaded, and only in the usual case: IDs that ascend, entries that exist.  Anything else is
-left to the command's handler, which decides and refuses.  Nothing is logged, as the commands come from a log.
+Only exactly these forms are loaded, and only in the usual case: appended IDs that ascend, claimed ones that occur once,
+entries that exist.  Anything else is left to the command's handler, which decides and refuses.  Nothing is logged, as
+the commands come from a log.
 
 Measured with entries of four fields and 66 bytes: 1.3 us an XADD against 4.0, 0.5 us a claimed ID against 3.1; with the
 native module, reading included, 0.4 us an XADD of one stream and 0.8 of a thousand, against 1.3 and 2.8.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from operator import lt
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import MAX_TIME_MS
@@ -224,10 +226,17 @@ def _claim(db: Database, words: list[bytes]) -> bool:
         return False
     group = db.groups(stream).get(words[2])
     packed_ids = _packed_ids(words[_FIRST_ID:end])
-    if group is None or packed_ids is None or not _has_all(stream, packed_ids):
+    if group is None or packed_ids is None:
         return False
-    group.load_claim(words[3], packed_ids, time_ms, count, last_id)
+    order = packed_ids if _ascend(packed_ids) else sorted(set(packed_ids))
+    if len(order) != len(packed_ids) or not _has_all(stream, order):
+        return False
+    group.load_claim(words[3], packed_ids, time_ms, count, last_id, ascend=order is packed_ids)
     return True
+
+
+def _ascend(packed_ids: list[bytes]) -> bool:
+    return all(map(lt, packed_ids, islice(packed_ids, 1, None)))
 
 
 def _number(text: bytes) -> int | None:
@@ -235,10 +244,10 @@ def _number(text: bytes) -> int | None:
 
 
 def _packed_ids(texts: list[bytes]) -> list[bytes] | None:
-    """IDs as they are stored; None unless they ascend, and are in canonical form."""
+    """IDs as they are stored; None unless they are in canonical form."""
     seqs = _SEQS
     packed_ids: list[bytes] = []
-    ms_text = ms_packed = last = b""
+    ms_text = ms_packed = b""
     for text in texts:
         ms_part, _, seq_text = text.partition(b"-")
         if ms_part != ms_text:
@@ -249,11 +258,7 @@ def _packed_ids(texts: list[bytes]) -> list[bytes] | None:
         seq_packed = seqs.get(seq_text) or _packed_half(seq_text)
         if seq_packed is None:
             return None
-        packed = ms_packed + seq_packed
-        if packed <= last:
-            return None
-        packed_ids.append(packed)
-        last = packed
+        packed_ids.append(ms_packed + seq_packed)
     return packed_ids
 
 

@@ -1,7 +1,7 @@
 """Requests and runs of XADD, cut out of their own bytes; a run then becomes rows, log lines and replies.
 
-    parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs, or mixes in
-                          that of XADDs and XACKs
+    parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs, mixes in that
+                          of XADDs and XACKs, or claims in that of XCLAIMs
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
     open_tail_by_row      the row of a stream -> what it takes, and then its row again
     open_stream           such a row -> its values
@@ -41,9 +41,11 @@ __all__ = [
     "NO_RUNS",
     "SEAL_BYTES",
     "SEAL_MARK",
+    "Claims",
     "LoggedRequest",
     "LoggedRequests",
     "Mix",
+    "Neighbours",
     "Request",
     "Requests",
     "Run",
@@ -93,6 +95,7 @@ IS_NATIVE: Final = _has_native()
 
 if TYPE_CHECKING or IS_NATIVE:
     from riverbed.store.wire.native import (
+        Claims,
         Mix,
         Run,
         Tail,
@@ -125,6 +128,7 @@ if TYPE_CHECKING or IS_NATIVE:
     )
 else:
     from riverbed.store.wire.reference import (
+        Claims,
         Mix,
         Run,
         Tail,
@@ -158,7 +162,9 @@ else:
 
 LoggedRequest = list[bytes] | Run
 LoggedRequests = list[LoggedRequest]
-Request = LoggedRequest | Mix
+# Requests that are neighbours, and stand in the place of one.
+Neighbours = Run | Mix | Claims
+Request = LoggedRequest | Mix | Claims
 Requests = list[Request]
 
 

@@ -24,7 +24,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 19            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 20            /* raise it, here and in `interface.py`, when a function takes or returns others */
 
 /* The compiler is given all parts as one, so that it sees through every call.  Each part uses those above it. */
 #include "c/layout.h"
@@ -41,6 +41,7 @@
 #include "c/values.h"
 #include "c/runs.h"
 #include "c/mixes.h"
+#include "c/claims.h"
 #include "c/tail_type.h"
 
 static int
@@ -52,6 +53,9 @@ fill_module(PyObject *module)
         return -1;
     state->mix_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &mix_spec, NULL);
     if (state->mix_type == NULL || PyModule_AddType(module, state->mix_type) < 0)
+        return -1;
+    state->claims_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &claims_spec, NULL);
+    if (state->claims_type == NULL || PyModule_AddType(module, state->claims_type) < 0)
         return -1;
     state->tail_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &tail_spec, NULL);
     if (state->tail_type == NULL || PyModule_AddType(module, state->tail_type) < 0)
@@ -69,6 +73,7 @@ traverse_module(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->run_type);
     Py_VISIT(state->mix_type);
+    Py_VISIT(state->claims_type);
     Py_VISIT(state->tail_type);
     Py_VISIT(state->rows_type);
     return 0;
@@ -80,6 +85,7 @@ clear_module(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->run_type);
     Py_CLEAR(state->mix_type);
+    Py_CLEAR(state->claims_type);
     Py_CLEAR(state->tail_type);
     Py_CLEAR(state->rows_type);
     return 0;

@@ -75,7 +75,7 @@ def random_request(rng: random.Random) -> bytes:
     if rng.random() < 0.1:
         return wire([rng.choice([b"PING", b"XACK", b"MULTI", b""])] * rng.randint(1, 9), end)
     if rng.random() < 0.3:
-        return random_xack(rng, end)
+        return rng.choice([random_xack, random_xclaim])(rng, end)
     name = rng.choice([b"XADD"] * 6 + [b"xadd"] * 2 + [b"Xadd"])
     ids = [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 3 + [b"%d" % rng.randint(0, 9), rng.choice(IDS)]
     wanted = rng.choice([b"*"] * 4 + ids)
@@ -104,6 +104,20 @@ def random_xack(rng: random.Random, end: bytes) -> bytes:
     return wire([*words, *rng.choices(ids, k=rng.choice([1] * 12 + [0, 2]))], end)
 
 
+def random_xclaim(rng: random.Random, end: bytes) -> bytes:
+    ids = [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 9 + [rng.choice(IDS)]
+    words = [
+        rng.choice([b"XCLAIM"] * 8 + [b"xclaim", b"XClaim"]),
+        rng.choice([b"s", b"s", b"s", b"", b"key"]),
+        rng.choice([b"g"] * 9 + [b""]),
+        rng.choice([b"c"] * 9 + [b"d"]),
+        rng.choice([b"0"] * 9 + [b"10", b"-1", b"x"]),
+        *rng.choices(ids, k=rng.choice([1] * 12 + [0, 2])),
+        rng.choice([b"JUSTID"] * 9 + [b"justid", b"JustId", b"JUSTIDS", b"JUSTI\x24", b"FORCE"]),
+    ]
+    return wire(words, end)
+
+
 def random_chunk(rng: random.Random) -> bytes:
     """Requests that follow each other, mostly sound, with neighbours that are alike; some bytes may be changed."""
     parts = []
@@ -121,11 +135,26 @@ def shown(requests: list[Any] | None) -> list[Any] | None:
     """What the two modules' runs have in common, in a form that can be compared."""
     if requests is None:
         return None
-    return [one if isinstance(one, list) else shown_mix(one) if is_mix(one) else shown_run(one) for one in requests]
+    return [shown_request(one) for one in requests]
+
+
+def shown_request(one: Any) -> Any:
+    if isinstance(one, list):
+        return one
+    return shown_mix(one) if is_mix(one) else shown_claims(one) if are_claims(one) else shown_run(one)
 
 
 def is_mix(one: Any) -> bool:
     return type(one).__name__ == reference.Mix.__name__
+
+
+def are_claims(one: Any) -> bool:
+    return type(one).__name__ == reference.Claims.__name__
+
+
+def shown_claims(claims: Any) -> Any:
+    singles = [claims.request(at) for at in range(len(claims))]
+    return claims.names, len(claims), claims.size, claims.ids(), claims.requests(), singles
 
 
 def shown_mix(mix: Any) -> Any:
@@ -170,6 +199,9 @@ def compare_request(native: ModuleType, one: Any, expected: Any, rng: random.Ran
     """The same for what is made of a request."""
     if isinstance(one, list):
         return
+    if are_claims(one):
+        compare_claims(one, expected, rng)
+        return
     if is_mix(one):
         compare_mixes(one, expected, rng)
         one, expected = one.adds, expected.adds
@@ -196,6 +228,18 @@ def compare_mixes(mix: Any, expected: Any, rng: random.Random) -> None:
     for number in (-1, most + 1, len(mix) - most + 1):
         assert outcome(mix.acks_before, number) == outcome(expected.acks_before, number)
         assert outcome(mix.acks, number) == outcome(expected.acks, number)
+
+
+def compare_claims(claims: Any, expected: Any, rng: random.Random) -> None:
+    """The same for what is made of claims."""
+    at = rng.randrange(len(claims))
+    rest, expected_rest = claims.rest(at), expected.rest(at)
+    assert shown_claims(rest) == shown_claims(expected_rest)
+    for number in (-1, len(claims)):
+        assert outcome(claims.rest, number) == outcome(expected.rest, number)
+        assert outcome(claims.request, number) == outcome(expected.request, number)
+    claimed = bytes(rng.choices([0, 1], k=rng.choice([0, 1, len(rest), len(rest) + 1])))
+    assert outcome(rest.replies, claimed) == outcome(expected_rest.replies, claimed), (rest.requests(), claimed)
 
 
 def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from riverbed.server.commands.groups.groups import find_group_to_ack
-from riverbed.server.commands.streams.streams import AppendedPart
+from riverbed.server.protocol.replies import FirstReplies
 from riverbed.store.wire import Mix
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from riverbed.server.stats.stats import MixCounters
 
 
-def add_and_ack(counters: MixCounters, request: Request) -> tuple[bytes] | AppendedPart:
+def add_and_ack(counters: MixCounters, request: Request) -> tuple[bytes] | FirstReplies:
     """Execute a mix, in place of a request's words, up to the first XADD that is not simple; -> the replies so far."""
     mix = request.run
     assert isinstance(mix, Mix)
@@ -32,4 +32,4 @@ def add_and_ack(counters: MixCounters, request: Request) -> tuple[bytes] | Appen
             acked = group.ack_each(*mix.acks(count))
     counters.others += count
     replies = mix.replies(ids, acked)
-    return (replies,) if added + count == len(mix) else AppendedPart(replies, added + count)
+    return (replies,) if added + count == len(mix) else FirstReplies(replies, added + count)

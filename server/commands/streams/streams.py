@@ -6,7 +6,7 @@ Decides; `store.streams.stream` applies.  Source: the public command pages and `
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args
@@ -20,7 +20,7 @@ from riverbed.server.commands.streams.options import (
 )
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
-from riverbed.server.protocol.replies import OK
+from riverbed.server.protocol.replies import OK, FirstReplies
 from riverbed.store.groups.reference_trim import ReferenceTrim, respects_groups
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.streams import trimming
@@ -80,14 +80,7 @@ def xadd(request: Request) -> Reply:
     return (stream.append_entry(StreamID(entry_id), argv[3:]),)
 
 
-class AppendedPart(NamedTuple):
-    """The replies to the first `done` requests of a run or a mix.  The next one is to be executed by itself."""
-
-    replies: bytes
-    done: int
-
-
-def xadd_run(request: Request) -> tuple[bytes] | AppendedPart:
+def xadd_run(request: Request) -> tuple[bytes] | FirstReplies:
     """Append a run of XADDs, in place of a request's words; -> the entries' IDs as bulk strings."""
     run = request.run
     assert isinstance(run, Run)
@@ -103,7 +96,7 @@ def xadd_run(request: Request) -> tuple[bytes] | AppendedPart:
             if stream.last_id < MAX_ID:
                 return (append_one(stream, run, StreamID(stream.last_id + 1)),)
     done, ids = db.append_run(run, request.now_ms)
-    return (ids,) if done == len(run) else AppendedPart(ids, done)
+    return (ids,) if done == len(run) else FirstReplies(ids, done)
 
 
 def _xadd_logged(request: Request) -> Reply:

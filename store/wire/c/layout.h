@@ -5,9 +5,13 @@
 #define MIN_XADD_WORDS 5      /* XADD key id field value */
 #define XACK_WORDS 4            /* XACK key group id */
 #define ACK_REPLY_BYTES 4       /* ":1\r\n" */
+#define XCLAIM_WORDS 7          /* XCLAIM key group consumer min-idle-time id JUSTID */
+#define CLAIM_NAMES 4           /* the words between XCLAIM and the ID */
+#define CLAIMED_HEAD_BYTES 4    /* "*1\r\n" in front of an ID, "*0\r\n" without one */
 #define MAX_TRIMMED 256         /* by one tail: to delete their rows takes a quarter of a millisecond */
 #define TRIMMED_BYTES 64        /* that an entry to be removed counts as */
 #define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
+#define MOST_CLAIMS 128         /* as many are executed together at most: some take 8 us each */
 #define TAILS_AT_ONCE 8         /* that are looked for, also when the first of them ends the appending */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
@@ -85,6 +89,20 @@ typedef struct {
     Ack acks[1];
 } Mix;
 
+/* One XCLAIM of one entry: where it and the word of its ID stand in the chunk, and the byte behind that word. */
+typedef struct {
+    Py_ssize_t start, id_word, id_end, end;
+    ID id;
+} Claim;
+
+/* XCLAIMs with JUSTID, of one entry each, whose other words are the same. */
+typedef struct {
+    PyObject_VAR_HEAD           /* the size is the number of XCLAIMs */
+    PyObject *chunk;
+    Py_ssize_t names[CLAIM_NAMES], lengths[CLAIM_NAMES];        /* where the other words stand in the chunk */
+    Claim claims[1];
+} Claims;
+
 /* Bytes that are appended to; they grow as needed. */
 typedef struct {
     char *data;
@@ -126,5 +144,5 @@ typedef struct {
 } Tail;
 
 typedef struct {
-    PyTypeObject *run_type, *mix_type, *tail_type, *rows_type;
+    PyTypeObject *run_type, *mix_type, *claims_type, *tail_type, *rows_type;
 } State;

@@ -1,4 +1,4 @@
-/* Bytes to requests: lists of words, runs of XADD, and mixes of XADD and XACK. */
+/* Bytes to requests: lists of words, runs of XADD, mixes of XADD and XACK, and claims. */
 
 /* A line of `kind` and a canonical length.  -> the byte behind it; -1 when there is none, or not all of it. */
 static Py_ssize_t
@@ -369,6 +369,81 @@ take_appended(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, P
     return at;
 }
 
+/* An XCLAIM with JUSTID of one entry.  -> the byte behind it; -1 for anything else. */
+static Py_ssize_t
+take_xclaim(const char *data, Py_ssize_t start, Py_ssize_t end, Claims *names, Claim *claim)
+{
+    Py_ssize_t count, word, length;
+    Py_ssize_t at = take_head(data, start, end, &count);
+    if (at < 0 || count != XCLAIM_WORDS || end - at < 12)
+        return -1;
+    if (memcmp(data + at, "$6\r\nXCLAIM\r\n", 12) && memcmp(data + at, "$6\r\nxclaim\r\n", 12))
+        return -1;
+    at += 12;
+    for (int i = 0; i < CLAIM_NAMES; i++) {
+        at = take_closed_word(data, at, end, &names->names[i], &names->lengths[i]);
+        if (at < 0)
+            return -1;
+    }
+    claim->start = start;
+    claim->id_word = at;
+    claim->id_end = at = take_closed_word(data, at, end, &word, &length);
+    if (at < 0 || parse_id(data, word, length, 0, &claim->id))
+        return -1;
+    claim->end = take_closed_word(data, at, end, &word, &length);
+    return claim->end < 0 || !is_option(data + word, length, "JUSTID") ? -1 : claim->end;
+}
+
+/* An XCLAIM that differs from the one before it in its ID alone.  -> the byte behind it; -1 for anything else. */
+static Py_ssize_t
+take_next_xclaim(const char *data, Py_ssize_t start, Py_ssize_t end, const Claim *before, Claim *claim)
+{
+    Py_ssize_t head_size = before->id_word - before->start, tail_size = before->end - before->id_end, word, length;
+    if (head_size > end - start || memcmp(data + start, data + before->start, (size_t)head_size))
+        return -1;
+    claim->start = start;
+    claim->id_word = start + head_size;
+    claim->id_end = take_closed_word(data, claim->id_word, end, &word, &length);
+    if (claim->id_end < 0 || tail_size > end - claim->id_end ||
+        memcmp(data + claim->id_end, data + before->id_end, (size_t)tail_size))
+        return -1;
+    claim->end = claim->id_end + tail_size;
+    return parse_id(data, word, length, 0, &claim->id) ? -1 : claim->end;
+}
+
+static PyObject *
+make_claims(State *state, const Claims *names, PyObject *chunk, const Claim *claims, Py_ssize_t count)
+{
+    Claims *made = (Claims *)PyType_GenericAlloc(state->claims_type, count);
+    if (made != NULL) {
+        made->chunk = Py_NewRef(chunk);
+        memcpy(made->names, names->names, sizeof(made->names));
+        memcpy(made->lengths, names->lengths, sizeof(made->lengths));
+        memcpy(made->claims, claims, (size_t)count * sizeof(Claim));
+    }
+    return (PyObject *)made;
+}
+
+/* The XCLAIMs from `start` on that differ in their IDs alone.  A single one is none.  -> as `take_words`. */
+static Py_ssize_t
+take_claims(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, PyObject **request)
+{
+    const char *data = PyBytes_AsString(chunk);
+    Claim claims[MOST_CLAIMS];
+    Claims names;               /* of the first XCLAIM */
+    Py_ssize_t count = 1, at = take_xclaim(data, start, end, &names, &claims[0]), found;
+    if (at < 0)
+        return -1;
+    while (count < MOST_CLAIMS && (found = take_next_xclaim(data, at, end, &claims[count - 1], &claims[count])) >= 0) {
+        count++;
+        at = found;
+    }
+    if (count == 1)
+        return -1;
+    *request = make_claims(state, &names, chunk, claims, count);
+    return *request == NULL ? -1 : at;
+}
+
 /* Append the requests between `start` and `end` to `requests`.  -> the byte behind them; -1 with an exception set. */
 static Py_ssize_t
 take_requests(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int runs, PyObject *requests)
@@ -381,6 +456,8 @@ take_requests(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, i
         if (runs != NO_RUNS)
             next = runs == APPENDED ? take_appended(state, chunk, at, end, &request)
                                     : take_logged_run(state, chunk, at, end, &request);
+        if (next < 0 && runs == APPENDED && !PyErr_Occurred())
+            next = take_claims(state, chunk, at, end, &request);
         if (next < 0 && !PyErr_Occurred())
             next = take_words(data, at, end, runs, &request);
         if (next < 0)

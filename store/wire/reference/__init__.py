@@ -13,12 +13,13 @@ by CR LF, all numbers canonical and of 64 bits, lengths of nine digits at most
                                             with LOGGED, of any keys, as the log has them
 
 If XACKs of one entry of one group of one stream are among the former, they become a `Mix`, and so do two such XACKs.
+Clients' XCLAIMs of one entry with JUSTID that differ in their IDs alone become `Claims`.
 
     *7\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n ...
     ^ start                        ^ id      ^ fields                ^ end
 
     words, ids          what all of them read and write
-    runs, mixes         requests that are neighbours
+    runs, mixes, claims requests that are neighbours
     requests            bytes to requests
     tails               runs to rows, lines of the log and replies
     rows, values        rows of entries
@@ -28,6 +29,7 @@ If XACKs of one entry of one group of one stream are among the former, they beco
 
 from __future__ import annotations
 
+from riverbed.store.wire.reference.claims import Claims
 from riverbed.store.wire.reference.ids import find_id, packed_id
 from riverbed.store.wire.reference.mixes import Mix
 from riverbed.store.wire.reference.pages import measure_leaf
@@ -56,6 +58,7 @@ from riverbed.store.wire.reference.tails import (
 from riverbed.store.wire.reference.values import find_values, gather
 
 __all__ = [
+    "Claims",
     "Mix",
     "Run",
     "Tail",

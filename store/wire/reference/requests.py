@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
+from riverbed.store.wire.reference.claims import Claim, Claims
 from riverbed.store.wire.reference.ids import ID_BYTES, parse_id, parse_number
 from riverbed.store.wire.reference.mixes import Ack, Mix
 from riverbed.store.wire.reference.runs import Entry, Run, Trim
@@ -13,8 +14,10 @@ from riverbed.store.wire.reference.words import MAX_NUMBER, words_at
 _MIN_XADD_WORDS: Final = 5
 _XACK_WORDS: Final = 4
 _RUN_ENTRIES: Final = 256
+_XCLAIM_WORDS: Final = 7
+_MOST_CLAIMS: Final = 128
 
-Requests = list[list[bytes] | Run | Mix]
+Requests = list[list[bytes] | Run | Mix | Claims]
 
 
 def parse(runs: int, chunk: bytes, start: int = 0, end: int | None = None) -> Requests | None:
@@ -46,6 +49,8 @@ def _take_requests(chunk: bytes, start: int, end: int, runs: int, requests: Requ
             at = (_take_appended if runs == APPENDED else _take_logged_run)(chunk, start, end, requests)
         else:
             at = None
+        if at is None and runs == APPENDED:
+            at = _take_claims(chunk, start, end, requests)
         if at is None:
             at = _take_words(chunk, start, end, requests, is_closed=runs == LOGGED)
     return start if at is None else at
@@ -108,6 +113,35 @@ def _take_xack(chunk: bytes, start: int, end: int, before: int) -> tuple[tuple[b
     if entry_id is None:
         return None
     return (words[1], words[2]), Ack(start, after, before, entry_id.to_bytes(ID_BYTES, "big"), words[3])
+
+
+def _take_claims(chunk: bytes, start: int, end: int, requests: Requests) -> int | None:
+    claims: list[Claim] = []
+    first: tuple[bytes, ...] | None = None
+    at = start
+    while at < end and len(claims) < _MOST_CLAIMS:
+        found = _take_xclaim(chunk, at, end)
+        if found is None or first not in (None, found[0]):
+            break
+        first, claim = found
+        claims.append(claim)
+        at = claim.end
+    if first is None or len(claims) < 2:
+        return None
+    _, key, group, consumer, min_idle, _ = first
+    requests.append(Claims(chunk, (key, group, consumer, min_idle), claims))
+    return at
+
+
+def _take_xclaim(chunk: bytes, start: int, end: int) -> tuple[tuple[bytes, ...], Claim] | None:
+    """-> the words of an XCLAIM with JUSTID of one entry but for the ID, and the XCLAIM."""
+    words, after = words_at(chunk, start, end, is_closed=True)
+    if after is None or len(words) != _XCLAIM_WORDS or words[0] not in (b"XCLAIM", b"xclaim"):
+        return None
+    entry_id = parse_id(words[5], may_be_short=False)
+    if entry_id is None or _option(words[6]) != b"JUSTID":
+        return None
+    return (*words[:5], words[6]), Claim(start, after, entry_id.to_bytes(ID_BYTES, "big"), words[5])
 
 
 def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> Entry | None:

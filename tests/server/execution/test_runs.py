@@ -6,7 +6,7 @@ import errno
 import os
 import random
 import tracemalloc
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from importlib import import_module
 from itertools import count, groupby, pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.dispatch import fast_commands
-from riverbed.server.commands.groups import mixes
+from riverbed.server.commands.groups import claim_runs, mixes
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
@@ -25,11 +25,13 @@ from riverbed.server.protocol import request_reader
 from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
+from riverbed.server.stats.stats import Stats
 from riverbed.store.databases import lent, transaction
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
+from riverbed.store.format import pending
 from riverbed.store.tables.environment import TABLES
-from riverbed.store.wire import APPENDED, Run, parse
+from riverbed.store.wire import APPENDED, Claims, Run, parse
 from tests.support.in_process import PassingClock
 from tests.support.raw import encode
 from tests.support.ticks import Ticks, in_loop
@@ -52,7 +54,23 @@ def rows_of(ticks: Ticks) -> dict[str, list[tuple[bytes, bytes]]]:
     while ticks.engine.purge(0.0):
         pass
     txn.write_back()
-    return {name: list(txn.lmdb.cursor(txn.handles[name])) for name in TABLES if name != "meta"}
+    rows = {name: list(txn.lmdb.cursor(txn.handles[name])) for name in TABLES if name != "meta"}
+    rows["pel"] = list(pending_entries(rows.pop("pel"), rows.pop("pel_by_consumer"), rows.pop("pel_by_time")))
+    return rows
+
+
+def pending_entries(
+    pel: list[tuple[bytes, bytes]], by_consumer: list[tuple[bytes, bytes]], by_time: list[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """(key, delivery) of each pending entry: how entries are put together to runs depends on when they are written."""
+    runs = [pending.Run.under(key, row) for key, row in pel]
+    group_nos = [int.from_bytes(key[:8], "big") for key, _ in pel]
+    pairs = list(zip(group_nos, runs, strict=True))
+    owners = [pending.owner_prefix(group_no, run.consumer_no) + run.last for group_no, run in pairs]
+    assert [key for key, _ in by_consumer] == sorted(owners)
+    assert [key for key, _ in by_time] == sorted(map(pending.time_key, group_nos, runs))
+    for group_no, run in pairs:
+        yield from ((pending.group_prefix(group_no) + packed, repr(run.delivery).encode()) for packed in run.ids())
 
 
 def outcome(directory: Path, parser: type[NativeReader | PlainReader], scenario: Scenario, **settings: object) -> Any:
@@ -65,7 +83,8 @@ def outcome(directory: Path, parser: type[NativeReader | PlainReader], scenario:
         await ticks.settle()
         stats = ticks.executor.stats
         calls = {name: (one.calls, one.failed, one.rejected) for name, one in stats.seen_commands()}
-        found.extend([calls, stats.commands_processed, ticks.batches(), rows_of(ticks)])
+        changes = ticks.engine.txn.changes
+        found.extend([calls, stats.commands_processed, ticks.batches(), rows_of(ticks), changes])
         ticks.close()
 
     with patch.object(request_reader, "new_plain_reader", parser):
@@ -85,11 +104,14 @@ def same(tmp_path: Path, scenario: Scenario, **settings: object) -> Any:
 
 
 def in_order(batch: list[bytes]) -> list[bytes]:
-    """A batch with XADDs in front of neighbouring XACKs, and one XACK for each entry: the log has mixes otherwise."""
+    """A batch with XADDs in front of neighbouring XACKs, and one XACK or XCLAIM for each entry.
+
+    The log has mixes and claims otherwise.  A claim says of its consumer what lines before it say.
+    """
     ordered: list[bytes] = []
-    for is_of_mix, lines in groupby(batch, lambda line: line.startswith((b"XADD ", b"XACK "))):
+    for is_of_mix, lines in groupby(without_said(batch), lambda line: line.startswith((b"XADD ", b"XACK "))):
         if not is_of_mix:
-            ordered += lines
+            ordered += [single for line in lines for single in single_claims(line)]
             continue
         neighbours = list(lines)
         ordered += [line for line in neighbours if line.startswith(b"XADD ")]
@@ -98,6 +120,26 @@ def in_order(batch: list[bytes]) -> list[bytes]:
             if name == b"XACK":
                 ordered += [b" ".join([name, key, group, one]) for one in ids]
     return ordered
+
+
+def without_said(batch: list[bytes]) -> list[bytes]:
+    """The lines but those in front of an XCLAIM that tell what it tells as well: that its consumer exists, and when."""
+    kept: list[bytes] = []
+    for line in reversed(batch):
+        words = line.removeprefix(b"XGROUP ").split(b" ")
+        claim = b" ".join([b"XCLAIM", *words[1:4], b""])
+        if words[0] in (b"CREATECONSUMER", b"XSEEN") and kept and kept[-1].startswith(claim):
+            continue
+        kept.append(line)
+    return kept[::-1]
+
+
+def single_claims(line: bytes) -> list[bytes]:
+    words = line.split(b" ")
+    if words[0] != b"XCLAIM":
+        return [line]
+    ids, how = words[5:-8], words[-8:]
+    return [b" ".join([*words[:5], one, *how]) for one in ids]
 
 
 def asked(*lines: str) -> Scenario:
@@ -140,11 +182,16 @@ LINES = [
     "XINFO STREAM a",
     *[f"XACK a g {{now}}-{seq}" for seq in (0, 1, 2, 3, 5, 8)],
     *("XACK a g {now}", "xack a g {now}-4", "XACK b g {now}-1", "XACK a h {now}-1", "XACK a g {now}-1 {now}-2"),
+    *[f"XCLAIM a g d 0 {{now}}-{seq} JUSTID" for seq in (0, 1, 2, 3, 5, 8)],
+    *[f"XCLAIM a g d 1 {{now}}-{seq} JUSTID" for seq in (0, 4, 5)],
+    *("XCLAIM a h d 0 {now}-1 JUSTID", "XCLAIM a g d x {now}-1 JUSTID", "xclaim a g c 0 {now}-1 justid"),
+    *("XNACK a g FAIL IDS 1 {now}-3", "XCLAIM a g d 0 {now}-5 RETRYCOUNT 3 JUSTID"),
 ]  # fmt: skip
 
 
 APPENDS = [line for line in LINES if line.lower().startswith("xadd")]
 ACKS = [line for line in LINES if line.lower().startswith("xack")]
+CLAIMS = [line for line in LINES if line.lower().startswith("xclaim")]
 
 
 async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
@@ -160,6 +207,9 @@ async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]
                 )
                 chosen += rng.choices(ACKS, k=rng.choice([0, 1, 4]))
                 lines += rng.choices(chosen, k=rng.choice([3, 20, 100]))
+            if rng.random() < 0.4:
+                lines += ["XREADGROUP GROUP g d COUNT 9 STREAMS a >"] * rng.choice([0, 1])
+                lines += rng.choices(rng.sample(CLAIMS, rng.choice([2, 4])) + CLAIMS[:6], k=rng.choice([3, 20]))
             for _ in range(rng.randint(1, 6)):
                 line = rng.choice(LINES)
                 lines += [line] * (rng.choice([1, 1, 2, 5, 70]) if line.lower().startswith("xadd") else 1)
@@ -264,6 +314,122 @@ def test_a_mix_that_meets_a_defect_is_executed_one_by_one(tmp_path: Path) -> Non
         ticks.close()
 
     in_loop(body())
+
+
+CLAIMED = [
+    "XGROUP CREATE s g 0 MKSTREAM",
+    *[f"XADD s {number}-0 f v" for number in range(1, 30)],
+    "XREADGROUP GROUP g c COUNT 20 STREAMS s >",
+]
+
+
+def claims_of(*numbers: int, consumer: str = "d", min_idle: int = 0) -> list[str]:
+    return [f"XCLAIM s g {consumer} {min_idle} {number}-0 JUSTID" for number in numbers]
+
+
+def claimed(*numbers: int | None) -> list[bytes]:
+    """The replies of claims with JUSTID of one entry each, None for one that was not taken."""
+    texts = [b"" if number is None else b"%d-0" % number for number in numbers]
+    return [b"*1\r\n$%d\r\n%b\r\n" % (len(text), text) if text else b"*0\r\n" for text in texts]
+
+
+def claiming(*lines: str, before: tuple[str, ...] = (), passed_ms: int = 0) -> Scenario:
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        await ticks.ask(client, *CLAIMED, *before)
+        ticks.clock.now_ms += passed_ms
+        return await ticks.ask(client, *lines)
+
+    return scenario
+
+
+def test_claims_are_executed_as_one_and_answer_each_request(tmp_path: Path) -> None:
+    numbers = [7, 3, 15, 25, 1, 20, 99]
+    scenario = claiming(*claims_of(*numbers), "XPENDING s g")
+    replies = same(tmp_path / "same", scenario)
+    assert replies[:-1] == claimed(7, 3, 15, None, 1, 20, None)
+    assert b":20\r\n" in replies[-1]
+    found = outcome(tmp_path / "once", NativeReader, scenario)
+    assert found[1][b"xclaim"] == (7, 0, 0)
+    [line] = [line for line in found[3][-1] if line.startswith(b"XCLAIM")]
+    assert line.split()[5:-8] == [b"7-0", b"3-0", b"15-0", b"1-0", b"20-0"]
+
+
+def test_claims_of_entries_with_other_counts_are_other_lines_of_the_log(tmp_path: Path) -> None:
+    scenario = claiming(*claims_of(2, 3, 4, 5), before=("XCLAIM s g e 0 3-0 4-0 RETRYCOUNT 8",))
+    assert same(tmp_path / "same", scenario) == claimed(2, 3, 4, 5)
+    batch = outcome(tmp_path / "once", NativeReader, scenario)[3][-1]
+    lines = [line.split() for line in batch if line.startswith(b"XCLAIM")]
+    assert [(line[5:-8], line[-5]) for line in lines] == [
+        ([b"2-0"], b"1"),
+        ([b"3-0", b"4-0"], b"8"),
+        ([b"5-0"], b"1"),
+    ]
+
+
+def test_claims_take_what_is_idle_for_long_enough_and_create_their_consumer(tmp_path: Path) -> None:
+    before = ("XCLAIM s g c 0 2-0 JUSTID TIME 1", "XNACK s g FAIL IDS 1 4-0")
+    found = same(tmp_path, claiming(*claims_of(1, 2, 3, 4, min_idle=5000), "XINFO CONSUMERS s g", before=before))
+    assert found[:4] == claimed(None, 2, None, 4)
+    found = same(tmp_path / "none", claiming(*claims_of(1, 3, min_idle=5000), "XINFO CONSUMERS s g", passed_ms=4999))
+    assert found[:2] == claimed(None, None)
+    assert b"$1\r\nd\r\n" in found[2]
+    found = same(tmp_path / "all", claiming(*claims_of(1, 3, min_idle=5000), passed_ms=5000))
+    assert found == claimed(1, 3)
+    # the consumer is in the log before the stream is deleted
+    assert same(tmp_path / "gone", claiming(*claims_of(1, 3, min_idle=5000), "DEL s"))[2] == b":1\r\n"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ((1, 2, 3, 4), [1, 2, None, 4]),  # 3-0 was deleted
+        ((3, 1, 3, 2), [None, 1, None, 2]),
+        ((5, 6, 7, 6), [5, 6, 7, 6]),  # 6-0 was given back
+        ((8, 9, 8, 9, 9, 10), [8, 9, 8, 9, 9, 10]),
+        ((6, 3), [6, None]),
+    ],
+)
+def test_claims_that_are_no_plain_case_are_executed_by_themselves(
+    tmp_path: Path, numbers: tuple[int, ...], expected: list[int | None]
+) -> None:
+    scenario = claiming(*claims_of(*numbers), "XPENDING s g - + 30", before=("XDEL s 3-0", "XNACK s g FAIL IDS 1 6-0"))
+    assert same(tmp_path, scenario)[:-1] == claimed(*expected)
+
+
+def test_claims_that_cannot_be_executed_are_refused_one_by_one(tmp_path: Path) -> None:
+    refused = [
+        *["XCLAIM s h d 0 1-0 JUSTID"] * 3,
+        *["XCLAIM t g d 0 1-0 JUSTID"] * 2,
+        *["XCLAIM s g d x 1-0 JUSTID"] * 2,
+    ]
+    replies = same(tmp_path, claiming(*refused, "XINFO CONSUMERS s g"))
+    assert [reply[:8] for reply in replies[:-1]] == [b"-NOGROUP"] * 5 + [b"-ERR Inv"] * 2
+    assert b"$1\r\nd\r\n" not in replies[-1]
+
+
+def test_claims_that_meet_a_defect_are_executed_one_by_one(tmp_path: Path) -> None:
+    """What the first of them did is undone: it is in the log once."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *CLAIMED, "XDEL s 3-0")
+        with patch.object(claim_runs, "FirstReplies", side_effect=RuntimeError("planted")) as first:
+            assert await ticks.ask(client, *claims_of(1, 2, 3, 4)) == claimed(1, 2, None, 4)
+        assert first.call_count == 1
+        assert b"$1\r\nd\r\n$1\r\n3\r\n" in (await ticks.ask(client, "XPENDING s g"))[0]
+        logged = [line for batch in ticks.batches() for line in batch if line.startswith(b"XCLAIM s g d")]
+        assert [line.split()[5] for line in logged] == [b"1-0", b"2-0", b"4-0"]
+        ticks.close()
+
+    with patch.object(request_reader, "new_plain_reader", NativeReader):
+        in_loop(body())
+
+
+def test_the_clock_is_looked_at_between_claims_of_many() -> None:
+    """A batch of them may take a millisecond."""
+    assert fast_commands(Stats())[Claims].fast_words < 8
 
 
 def test_a_reader_that_waits_is_served_between_two_entries_of_a_run(tmp_path: Path) -> None:
@@ -519,6 +685,19 @@ def test_a_commit_that_fails_answers_each_request_of_a_run(tmp_path: Path) -> No
     replies = same(tmp_path, scenario)
     assert len(replies) == 73
     assert [reply[:8] for reply in replies[1:-1]] == [b"-MISCONF"] * 71
+
+
+def test_a_commit_that_fails_answers_each_request_of_claims(tmp_path: Path) -> None:
+    lines = [*claims_of(1, 25, 2, 26, 27), "PING", *claims_of(25, 26), "PING", *claims_of(3, 4)]
+
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        await ticks.ask(client, *CLAIMED)
+        ticks.files.fail("write", errno.ENOSPC)
+        return await ticks.ask(client, *lines)
+
+    replies = same(tmp_path, scenario)
+    assert [reply[:8] for reply in replies] == [b"+PONG\r\n" if line == "PING" else b"-MISCONF" for line in lines]
 
 
 @pytest.mark.parametrize("shape", ["acks", "adds first", "acks first"])

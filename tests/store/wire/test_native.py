@@ -222,11 +222,14 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
             compare_streams(native, again)
 
     work()
-    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Tail]))
+    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Tail]))
     blocks = sys.getallocatedblocks()
     for _ in range(20):
         work()
-    assert list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Tail])) == counts
+    assert (
+        list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Tail]))
+        == counts
+    )
     assert sys.getallocatedblocks() - blocks < 100  # of 20 rounds with some 4,000 objects each
 
 
@@ -264,6 +267,31 @@ def test_wrong_arguments_to_a_mix_are_refused(native: ModuleType) -> None:
             call()
     with pytest.raises(IndexError, match="no words"):
         mix[1]
+
+
+CLAIM = wire([b"XCLAIM", b"s", b"g", b"c", b"0", b"1-1", b"JUSTID"])
+
+
+def test_claims_keep_their_chunk(native: ModuleType) -> None:
+    chunk = bytes(bytearray(CLAIM * 3))
+    before = sys.getrefcount(chunk)
+    [claims] = native.parse(APPENDED, chunk)
+    rest = claims.rest(1)
+    assert sys.getrefcount(chunk) == before + 2
+    del chunk, claims
+    assert rest.requests() == [[b"XCLAIM", b"s", b"g", b"c", b"0", b"1-1", b"JUSTID"]] * 2
+
+
+def test_wrong_arguments_to_claims_are_refused(native: ModuleType) -> None:
+    [claims] = native.parse(APPENDED, CLAIM * 2)
+    for call in (lambda: claims.replies(""), lambda: claims.rest(b""), lambda: claims.request("")):
+        with pytest.raises(TypeError):
+            call()
+    for call in (lambda: claims.replies(b"123"), lambda: claims.rest(2), lambda: claims.request(-1)):
+        with pytest.raises(ValueError, match=r"\S"):
+            call()
+    with pytest.raises(IndexError, match="no words"):
+        claims[1]
 
 
 @pytest.mark.parametrize(
@@ -360,7 +388,7 @@ def test_wrong_arguments_are_refused(
 
 
 def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
-    for made in (native.Run, native.Mix, native.Tail):
+    for made in (native.Run, native.Mix, native.Claims, native.Tail):
         with pytest.raises(TypeError):
             made()
     [run] = native.parse(APPENDED, XADD * 2)
@@ -373,7 +401,7 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
     functions = ("append", "expand_one", "load", "load_xadds", "measure_leaf", "open_tail", "parse", "parse_front")
     rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream")
-    for name in ("Run", "Mix", "Tail", *functions, *rows_of_streams):
+    for name in ("Run", "Mix", "Claims", "Tail", *functions, *rows_of_streams):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

@@ -221,6 +221,23 @@ def single_entries(store: Store) -> None:
     group.claim_one(bob, packed, b"$3\r\n3-0\r\n", owner_no, count, store.clock.now_ms)
 
 
+def claims_of_one_pipeline(store: Store) -> None:
+    """Claims of one entry each, executed together: of several counts, not in order, too early, of one given back."""
+    store.fill(b"s", 9)
+    store.deliver(b"s", 6)
+    store.run("XCLAIM", "s", "g", "Bob", 0, "2-0", "RETRYCOUNT", 7, "JUSTID")
+    store.run("XDEL", "s", "6-0")
+    store.run("XNACK", "s", "g", "FAIL", "IDS", 1, "3-0")
+    store.clock.now_ms += 1000
+    group = group_of(store, b"g")
+    numbers = (5, 3, 2, 8, 1, 6, 4)
+    packed_ids, wires = [pack_id(sid(f"{n}-0")) for n in numbers], [b"$3\r\n%d-0\r\n" % n for n in numbers]
+    assert group.claim_each(b"Carol", packed_ids, wires, 500, store.clock.now_ms) == bytes([1, 1, 1, 0, 1])
+    store.txn.end_command()
+    assert group.claim_each(b"Dave", packed_ids, wires, 500, store.clock.now_ms) == bytes(5)
+    store.txn.end_command()
+
+
 def claims(store: Store) -> None:
     store.fill(b"s", 12)
     store.deliver(b"s", 8)
@@ -282,6 +299,7 @@ CASES: list[Case] = [
     meetings,
     deliveries,
     single_entries,
+    claims_of_one_pipeline,
     claims,
     removals_by_reference,
     policies,

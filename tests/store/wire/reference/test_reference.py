@@ -9,6 +9,7 @@ from riverbed.store.format.streams import stream_prefix
 from riverbed.store.ids import make_id, pack_id
 from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from riverbed.store.wire.reference import (
+    Claims,
     Mix,
     Run,
     Tail,
@@ -39,6 +40,8 @@ def told(requests: Requests | None) -> list[object]:
     for one in requests:
         if isinstance(one, Mix):
             found.append((one.key, one.group, len(one)))
+        elif isinstance(one, Claims):
+            found.append((*one.names, len(one)))
         else:
             found.append((one.key, len(one)) if isinstance(one, Run) else one[0])
     return found
@@ -102,6 +105,54 @@ def test_other_xacks_stay_by_themselves(commands: list[list[bytes]], expected: l
     found = read(commands, APPENDED)
     assert told(found) == expected
     assert parse(LOGGED, b"".join(map(wire, commands[:1]))) == commands[:1] or expected[0] != b"XACK"
+
+
+def xclaim(entry_id: bytes, *, name: bytes = b"XCLAIM", min_idle: bytes = b"0", end: bytes = b"JUSTID") -> list[bytes]:
+    return [name, b"s", b"g", b"c", min_idle, entry_id, end]
+
+
+def test_xclaims_that_differ_in_their_ids_alone_become_claims() -> None:
+    commands = [xclaim(b"1-1"), xclaim(b"20-7"), xclaim(b"1-1")]
+    found = read(commands, APPENDED)
+    assert found is not None
+    [claims] = found
+    assert isinstance(claims, Claims)
+    assert (len(claims), claims.names, claims[0]) == (3, (b"s", b"g", b"c", b"0"), Claims)
+    assert claims.size == sum(len(wire(one)) for one in commands)
+    assert claims.requests() == commands
+    assert claims.request(1) == commands[1]
+    assert claims.rest(2).requests() == commands[2:]
+    wires = [b"$3\r\n1-1\r\n", b"$4\r\n20-7\r\n", b"$3\r\n1-1\r\n"]
+    assert claims.ids() == ([pack_id(make_id(1, 1)), pack_id(make_id(20, 7)), pack_id(make_id(1, 1))], wires)
+    assert claims.replies(b"\0\1\1") == b"*0\r\n*1\r\n$4\r\n20-7\r\n*1\r\n$3\r\n1-1\r\n"
+    assert claims.replies(b"\1") == b"*1\r\n$3\r\n1-1\r\n"
+    assert claims.rest(1).replies(b"\1") == b"*1\r\n$4\r\n20-7\r\n"
+
+
+JUST_ID = (b"s", b"g", b"c", b"0")
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        ([xclaim(b"1-1")], [b"XCLAIM"]),
+        ([xclaim(b"1-1")] * 300, [(*JUST_ID, 128), (*JUST_ID, 128), (*JUST_ID, 44)]),
+        ([xclaim(b"1-1", name=b"xclaim", end=b"justid")] * 2, [(*JUST_ID, 2)]),
+        ([xclaim(b"1-1"), *[xclaim(b"1-2", min_idle=b"5")] * 2], [b"XCLAIM", (b"s", b"g", b"c", b"5", 2)]),
+        ([xclaim(b"1-1"), xclaim(b"1-2"), xclaim(b"1-3", end=b"justid")], [(*JUST_ID, 2), b"XCLAIM"]),
+        ([xclaim(b"1-1"), xadd(b"v"), xclaim(b"1-2")], [b"XCLAIM", (b"s", 1), b"XCLAIM"]),
+        ([xclaim(b"1-1", end=b"FORCE")] * 2, [b"XCLAIM"] * 2),
+        ([xclaim(b"1-1")[:6]] * 2, [b"XCLAIM"] * 2),
+        ([[*xclaim(b"1-1"), b"FORCE"]] * 2, [b"XCLAIM"] * 2),
+        ([xclaim(b"1-1", name=b"XClaim")] * 2, [b"XClaim"] * 2),
+        ([xclaim(b"1")] * 2, [b"XCLAIM"] * 2),
+        ([xclaim(b"1-1"), xclaim(b"01-1"), xclaim(b"-")], [b"XCLAIM"] * 3),
+    ],
+)  # fmt: skip
+def test_other_xclaims_stay_by_themselves(commands: list[list[bytes]], expected: list[object]) -> None:
+    assert told(read(commands, APPENDED)) == expected
+    assert parse(LOGGED, b"".join(map(wire, commands[:2]))) in (None, commands[:2])
+    assert parse(NO_RUNS, b"".join(map(wire, commands))) == commands
 
 
 def test_requests_are_lists_of_words() -> None:
