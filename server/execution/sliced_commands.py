@@ -236,6 +236,7 @@ class SlicedCommands:
         request = sliced.request
         request.now_ms = self._core.now_ms()
         command = client_command(request.argv)
+        self._delivery.caller = session
         begun = time.perf_counter_ns()
         reply: Reply
         try:
@@ -245,9 +246,12 @@ class SlicedCommands:
             reply = self._calls.attempt(request, command, sliced.finish if is_last else sliced.step)
         except CommandError as error:
             reply = (error_line(error.text),)  # writes are refused by now
+        self._delivery.caller = None
         self._count_time(sliced, time.perf_counter_ns() - begun)
         if self.of(session) is not sliced:
             return  # it failed, the work before it could not be committed either, and the client was answered
+        if reply is sliced and not sliced.is_alone and session.long_reply is None:
+            session.release_pushes()  # confirmations of this slice
         self._slice_over(session, sliced, reply)
 
     def _count_time(self, sliced: SlicedCommand, nanoseconds: int) -> None:

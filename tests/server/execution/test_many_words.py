@@ -273,6 +273,28 @@ def test_the_slow_log_looks_for_secrets_only_among_the_words_that_it_shows(
     in_loop(body())
 
 
+def test_a_client_that_publishes_to_itself_in_slices_hears_of_it_behind_the_reply(
+    ticks_of: Callable[[str, int], Ticks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("riverbed.server.commands.channels._NAMES_A_STEP", SLICE)
+
+    async def body() -> None:
+        ticks = ticks_of("d", SLICE)
+        client = ticks.connect()
+        await ticks.ask(client, "HELLO 3")
+        await finish(client, f"PSUBSCRIBE {ALL} a*", len(NAMES) + 1)
+        client.send("PUBLISH abc hello")
+        await asyncio.sleep(0)
+        assert client.session.is_sliced
+        await ticks.settle()
+        reply, message = client.replies()
+        assert reply == b":1\r\n"
+        assert b"pmessage" in message
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_patterns_are_parsed_when_they_are_compared_for_the_first_time(
     ticks_of: Callable[[str, int], Ticks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
