@@ -101,6 +101,11 @@ def encode_command(words: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def command_size(words: list[bytes]) -> int:
+    """How many bytes `encode_command` makes of `words`."""
+    return len(b"*%d\r\n" % len(words)) + sum([len(word) + len(b"$%d\r\n\r\n" % len(word)) for word in words])
+
+
 def encode_extension(words: list[bytes]) -> bytes:
     """`words` as comment lines: for commands that a Redis 7 would refuse to load."""
     payload = encode_command(words)

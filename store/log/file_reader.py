@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import hiredis
 
@@ -28,7 +28,7 @@ from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.position import LogPosition
-from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, parse, words_of
+from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, Run, parse, parse_front, words_of
 
 CHUNK_BYTES: Final = 1 << 20
 FEED_BYTES: Final = 1 << 15
@@ -301,30 +301,40 @@ class PartReader:
     # -- files without checksums ---------------------------------------------------------------------------------------
 
     def _plain(self) -> Iterator[Batch]:
-        """Batches of a file that a Redis wrote, or appended to: every frame is parsed exactly.
+        """Batches of a file that a Redis wrote, or appended to.
 
         A batch never ends inside of MULTI, as reading must be able to begin between any two batches.  Annotations in
         the file (a Redis took over a file of ours and dropped our marks from the manifest) are verified.
         """
-        number, size = self._number, self._size
+        number = self._number
         _, start, offset = self.place
-        found = CommandCollector()
+        found, count = CommandCollector(), 0  # and how many commands are in it, those of runs among them
         at = start
         uncovered = None if start else 0
         is_open = False
         # A batch holds the commands of one second, where the file notes the time; a transaction is never split.
         noted_ms = next_noted_ms = None
-        # The end of what would be kept if the file ended now, and how many of the found commands that is.
+        # The end of what would be kept if the file ended now, and how many of the found requests that is.
         safe, safe_count = self.place, 0
+
+        def batch() -> Batch:
+            self.place = safe
+            return Batch([*found.commands[:safe_count]], safe, None, self._name, start, noted_ms)
+
         try:
-            while at < size:
-                words, end = self._frame(at)
-                if words is not None:
-                    found.take_command(words)
-                    name = words[0].upper()
+            for request, end in self._plain_frames(start):
+                if isinstance(request, Run):
+                    if count + len(request) > self._plain_batch_commands and safe_count and not is_open:
+                        yield batch()
+                        found, count, safe_count, start = CommandCollector(), 0, 0, at
+                    found.finish()
+                    cast("list[LoggedRequest]", found.commands).append(request)
+                    count += len(request)
+                elif request is not None:
+                    found.take_command(request)
+                    count += 1
+                    name = request[0].upper()
                     is_open = name == b"MULTI" or (is_open and name != b"EXEC")
-                    if self._counts:
-                        offset += end - at
                 else:
                     line = self._line(at, end)
                     if line.startswith(logformat.ANNOTATION_START):
@@ -335,14 +345,15 @@ class PartReader:
                         found.take_comment(line)
                         if line.startswith(logformat.TIMESTAMP_START):
                             next_noted_ms = logformat.parse_timestamp(line)
+                if self._counts and request is not None:
+                    offset += end - at
                 at = end
                 if is_open or not found.is_settled:
                     continue
                 safe, safe_count = LogPosition(number, at, offset), len(found.commands)
-                if safe_count >= self._plain_batch_commands or (safe_count and next_noted_ms != noted_ms):
-                    self.place = safe
-                    yield Batch([*found.commands], safe, None, self._name, start, noted_ms)
-                    found, safe_count, start = CommandCollector(), 0, at
+                if count >= self._plain_batch_commands or (safe_count and next_noted_ms != noted_ms):
+                    yield batch()
+                    found, count, safe_count, start = CommandCollector(), 0, 0, at
                 noted_ms = next_noted_ms
             found.finish()
             if is_open:
@@ -355,7 +366,30 @@ class PartReader:
             raise self._part.error(at, offset, str(error)) from error
         self.place = safe
         if safe_count:
-            yield Batch([*found.commands[:safe_count]], safe, None, self._name, start, noted_ms)
+            yield batch()
+
+    def _plain_frames(self, at: int) -> Iterator[tuple[LoggedRequest | None, int]]:
+        """The requests from byte `at` on, None for each comment line, and where each ends.
+
+        The native parser takes requests of the usual form, and those that are whole in the window; all others are taken
+        one by one.  Raises as `parse_frame` does.
+        """
+        while at < self._size:
+            requests = self._plain_front(at)
+            for request in requests:
+                at += request.size if isinstance(request, Run) else logformat.command_size(request)
+                yield request, at
+            if not requests:
+                words, at = self._frame(at)
+                yield words, at
+
+    def _plain_front(self, at: int) -> list[LoggedRequest]:
+        """The requests of the usual form from byte `at` on; none where each command is a batch of its own."""
+        requests: list[LoggedRequest] = []
+        begin = at - self._window_start
+        if IS_NATIVE and self._plain_batch_commands >= PLAIN_BATCH_COMMANDS and 0 <= begin < len(self._window):
+            parse_front(LOGGED, self._window[begin : begin + FEED_BYTES], requests)
+        return requests
 
     # -- bytes of the file ---------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from riverbed.store.tables.purge import purge, purge_all
 _PURGE_BYTES: Final = 16 << 20
 # Of rows that wait in memory to reach the tables together, so that those of one of many streams are neighbours there:
 # a thousand streams take a tenth less time than with as many rows as a server lets wait.
-_WAITING_BYTES: Final = 16 << 20
+WAITING_BYTES: Final = 16 << 20
 # How many bytes of pages a byte of log may make, and how many bytes there are besides.
 _PAGES_A_LOGGED_BYTE: Final = 3
 _CHURN_BYTES: Final = 64 << 20
@@ -62,7 +62,7 @@ class TablesFromLog:
         self.tables = DraftTables(directory, map_bytes) if is_draft else Tables(directory, map_bytes)
         self.txn = WriteTxn(self.tables)
         for db in self.txn.databases:
-            db.let_rows_wait(_WAITING_BYTES)
+            db.let_rows_wait(WAITING_BYTES)
         self.batch: Batch | None = None  # the one that is being executed
         self._execute = execute
         self._files = files

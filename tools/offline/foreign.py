@@ -21,6 +21,7 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import ReplayError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.file_reader import Batch
+from riverbed.store.wire import Run
 
 SHOWN_KEYS: Final = 5  # of each command
 _MAX_NAMES: Final = 200  # different commands, and different reasons, that are counted separately
@@ -127,21 +128,43 @@ class ForeignLog:
 
     def run(self, batch: Batch) -> None:
         """Execute all of `batch`.  Raises nothing that a command's words could cause."""
-        for words in batch.commands:
-            self.commands += 1
-            name = words[0].upper()
-            if name == b"SELECT":
-                self._select(words)
-            elif name == b"MULTI":
-                self._multi_mark = len(self._txn.log)
-            elif name == b"EXEC":
-                self._end_transaction()
-            elif name in _NOT_STATE:
-                pass
-            elif self._db is None:
-                self.skipped.databases[self._no_such_db] += 1
+        for request in batch.requests:
+            if isinstance(request, Run):
+                self._run_xadds(request, batch)
             else:
-                self._run(self._db, name, words, batch)
+                self._run_command(request, batch)
+
+    def _run_xadds(self, run: Run, batch: Batch) -> None:
+        """Append the entries of a run: together, as far as each is what `append_run` calls simple."""
+        if self._db is None or self._multi_mark is not None:  # `_end_transaction` counts commands
+            for words in run.requests():
+                self._run_command(words, batch)
+            return
+        while True:
+            done, _ = self._db.append_run(run, 0)
+            self.commands += done
+            if done < len(run):
+                self._run_command(run.request(done), batch)
+                done += 1
+            if done == len(run):
+                return
+            run = run.rest(done)
+
+    def _run_command(self, words: list[bytes], batch: Batch) -> None:
+        self.commands += 1
+        name = words[0].upper()
+        if name == b"SELECT":
+            self._select(words)
+        elif name == b"MULTI":
+            self._multi_mark = len(self._txn.log)
+        elif name == b"EXEC":
+            self._end_transaction()
+        elif name in _NOT_STATE:
+            pass
+        elif self._db is None:
+            self.skipped.databases[self._no_such_db] += 1
+        else:
+            self._run(self._db, name, words, batch)
 
     def _select(self, words: list[bytes]) -> None:
         databases = self._txn.databases

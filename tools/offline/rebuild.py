@@ -19,13 +19,14 @@ from typing import Final
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.databases.names import all_keys
 from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.disk.beside import WorkBeside
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
 from riverbed.store.log.reader import LogReader, TornTail
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
-from riverbed.store.recovery.tables_from_log import TablesFromLog
+from riverbed.store.recovery.tables_from_log import WAITING_BYTES, TablesFromLog
 from riverbed.store.tables.purge import purge
 from riverbed.store.wire import count_of
 from riverbed.tools.console.console import Failure, ProgressBar
@@ -173,11 +174,12 @@ def _log_again(directory: Path, batches: LogUntil) -> Rebuilt:
     try:
         foreign = ForeignLog(builder.txn, replayer)
         time_ms: int | None = None
+        committed = 0
         for batch in batches:
             # Write one batch for all commands of one second, unless there are too many.
-            if batches.time_ms != time_ms or len(builder.txn.log) >= PLAIN_BATCH_COMMANDS:
+            if batches.time_ms != time_ms or foreign.commands - committed >= PLAIN_BATCH_COMMANDS:
                 builder.commit(time_ms)
-                time_ms = batches.time_ms
+                time_ms, committed = batches.time_ms, foreign.commands
             foreign.run(batch)
         builder.commit(time_ms)
         report = builder.finish()
@@ -193,7 +195,10 @@ class Builder:
     def __init__(self, directory: Path, clock: SystemClock) -> None:
         self._clock = clock
         self._engine = Engine.open(directory, execute=Replayer().execute, clock=clock, options=Options(fsync=Fsync.NO))
+        self._syncing = WorkBeside("checkpoint to disk")
         self.txn = self._engine.txn
+        for db in self.txn.databases:
+            db.let_rows_wait(WAITING_BYTES)
         self.txn.keep_expired = True  # a server will expire keys whose deadlines have passed
 
     def commit(self, time_ms: int | None = None) -> None:
@@ -202,7 +207,7 @@ class Builder:
         engine.commit(int(self._clock.time() * 1000) if time_ms is None else time_ms)
         if engine.dirty_bytes >= CHECKPOINT_BYTES:
             purge(engine.txn, lambda: False)
-            engine.checkpoint()
+            self._syncing.begin(engine.begin_checkpoint().run)  # the next checkpoint raises its errors
             engine.check_space()
             if engine.refusal is not None:
                 raise Failure(engine.refusal.value)
@@ -219,6 +224,7 @@ class Builder:
         return Rebuilt(new_offset=self._engine.log.end.offset, copied=False, contents=count_contents(self.txn))
 
     def close(self) -> None:
+        self._syncing.end()  # a thread must not use what is closed
         self._engine.abandon()
 
 

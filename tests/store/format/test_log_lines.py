@@ -12,6 +12,7 @@ from riverbed.store.format.log_lines import (
     CommandCollector,
     FrameError,
     ShortFrame,
+    command_size,
     decode_extension,
     encode_annotation,
     encode_command,
@@ -66,6 +67,7 @@ def test_the_documents_manifest_is_what_the_module_reads_and_writes() -> None:
 @given(WORDS, st.binary(max_size=20))
 def test_a_command_is_parsed_whole_and_with_a_tail_but_not_short(words: list[bytes], tail: bytes) -> None:
     data = encode_command(words)
+    assert command_size(words) == len(data)
     assert parse_frame(data, 0) == (words, len(data))
     assert parse_frame(tail + data + tail, len(tail)) == (words, len(tail) + len(data))
     for size in range(len(data)):

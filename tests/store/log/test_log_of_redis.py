@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError, LogWriteError
-from riverbed.store.format.log_lines import encode_command
+from riverbed.store.format.log_lines import encode_command, encode_extension
 from riverbed.store.log.append_log import Batch, TornTail
 from riverbed.store.log.empty_rdb import is_empty_rdb
 from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS
@@ -21,6 +21,7 @@ from riverbed.store.log.manifest import FileType, LogFile, Manifest, load, seria
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.wire import IS_NATIVE, Run
 from tests.support.servers import RedisServer
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import (
@@ -150,6 +151,49 @@ def test_the_empty_rdb_of_a_new_redis_is_an_empty_base() -> None:
 def test_an_rdb_that_may_hold_anything_is_refused(content: bytes) -> None:
     with pytest.raises(CorruptionError, match="riverbed import"):
         reopened(redis_log(plain([SELECT, xadd(1)]), content))
+
+
+PIECES = st.one_of(
+    st.integers(1, 600).map(lambda count: plain([xadd(n, b"\r\n*1\r\n" * (n % 3)) for n in range(count)])),
+    st.sampled_from(
+        [
+            plain([[b"XADD", b"t", b"MAXLEN", b"=", b"2", b"5-5", b"f", b"v"], [b"xadd", b"t", b"*", b"f", b"v"]]),
+            plain([[b"XACK", b"s", b"g", b"1-1"], SELECT, [b"SET", b"k", b"v" * 40_000]]),
+            plain([[b"MULTI"], xadd(1), xadd(2), [b"EXEC"]]),
+            plain([[b"MULTI"], *map(xadd, range(300)), [b"DEL", b"s"], [b"EXEC"]]),
+            b"#\n",
+            b"#TS:1700000000\r\n",
+            b"#TS:1700000001\r\n",
+            encode_extension(SETTINGS),
+        ]
+    ),
+)
+
+
+def noted(batches: list[Batch]) -> list[tuple[int | None, Words]]:
+    return [(batch.noted_ms, words) for batch in batches for words in batch.commands]
+
+
+@settings(max_examples=60)
+@given(st.lists(PIECES, max_size=12), st.integers(0, 200))
+def test_what_is_taken_together_is_what_is_taken_one_by_one(pieces: list[bytes], cut: int) -> None:
+    text = b"".join(pieces)
+    files = redis_log(text[: max(len(text) - cut, 0)])
+    parts = list_parts(HOME, open_log(ROOT, files).home.manifest, files)
+    together, single = LogReader(parts, files), LogReader(parts, files, plain_batch_commands=1)
+    found, expected = list(together.batches(None, None)), list(single.batches(None, None))
+    assert noted(found) == noted(expected)
+    assert (together.end, str(together.torn_tail)) == (single.end, str(single.torn_tail))
+    assert {batch.end.offset for batch in found} <= {batch.end.offset for batch in expected}
+    assert [batch.start for batch in found] == [0, *(batch.end.position for batch in found)][: len(found)]
+    for batch in found:
+        assert len(batch.commands) <= PLAIN_BATCH_COMMANDS or [b"MULTI"] in batch.commands
+
+
+def test_xadds_of_redis_are_taken_as_runs() -> None:
+    _, found = reopened(redis_log(plain([SELECT, *map(xadd, range(600))])))
+    runs = [request for batch in found for request in batch.requests if isinstance(request, Run)]
+    assert sum(map(len, runs)) == (600 if IS_NATIVE else 0)
 
 
 @given(st.binary(max_size=60), st.integers(0, len(EMPTY_RDB)))

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import random
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
+from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS
+from riverbed.store.log.reader import LogReader
+from riverbed.store.tables.environment import Tables
+from riverbed.tools.offline import rebuild
+from riverbed.tools.offline.heldfiles import HeldFiles
+from riverbed.tools.offline.rebuild import Builder
+from riverbed.tools.offline.source import find_source
 from tests.conftest import StartRedis, base_seed
 from tests.support.in_process import HandClock, Product, value_of
 from tests.support.raw import parse
@@ -171,6 +180,112 @@ def test_what_a_redis_ignores_is_counted(tmp_path: Path) -> None:
     assert "EVIL[RED]?[31M" in result.stdout
     assert "\x1b" not in result.stdout
     assert "RESTORE may have held streams" in result.stdout
+
+
+def test_xadds_that_are_taken_together_are_executed_and_counted_one_by_one(tmp_path: Path) -> None:
+    commands = [
+        ("SELECT", "0"),
+        *(xadd(number) for number in range(1, 400)),
+        xadd(7),  # is not above the last one
+        *(xadd(number, f"s{number % 3}") for number in range(400, 900)),
+        ("XADD", "s", "MAXLEN", "=", "300", "900-1", "field", "value"),
+        xadd(901, "t"),
+        ("PEXPIREAT", "t", "4102444800000"),
+        xadd(902, "t"),
+        ("SELECT", "99"),
+        *(xadd(number) for number in range(903, 906)),
+        ("SELECT", "2"),
+        *(xadd(number) for number in range(906, 909)),
+    ]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
+    report = replay(tmp_path, tmp_path / "new", status=1)
+    assert report["commands"] == len(commands)
+    assert report["skipped"]["databases"] == {"99": 3}
+    assert sum(report["skipped"]["refused"].values()) == 1
+    product = Product(tmp_path / "expected", HandClock())
+    for words in [*commands[:400], *commands[401:-8], *commands[-4:]]:
+        product.run(*words)
+    product.close()
+    assert opened(tmp_path / "new", 0) == opened(tmp_path / "expected", 0)
+    assert opened(tmp_path / "new", 0).keys() == {(0, b"s"), *((0, b"s%d" % n) for n in range(3)), (0, b"t"), (2, b"s")}
+
+
+def test_batches_of_the_new_log_are_short(tmp_path: Path) -> None:
+    text = encoded(("SELECT", "0")) + b"".join(encoded(xadd(number)) for number in range(1, 2000))
+    (tmp_path / "appendonly.aof").write_bytes(text)
+    replay(tmp_path, tmp_path / "new")
+    source = find_source(tmp_path / "new", HeldFiles())
+    sizes = [len(batch.commands) for batch in LogReader(source.parts, source.files).batches(None, None)]
+    assert max(sizes) < 2 * PLAIN_BATCH_COMMANDS
+    assert len(sizes) < 20
+
+
+@pytest.mark.parametrize("count", [2, 300])
+def test_a_transaction_of_xadds_stays_one(tmp_path: Path, count: int) -> None:
+    adds = [xadd(number) for number in range(2, count + 2)]
+    commands = [("SELECT", "0"), xadd(1), ("MULTI",), *adds, ("EXEC",), xadd(count + 2)]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
+    assert replay(tmp_path, tmp_path / "new")["entries"] == count + 2
+    logged = (tmp_path / "new" / LOG / "appendonly.aof.1.incr.aof").read_bytes()
+    assert b"".join(map(encoded, commands[2:-1])) in logged
+
+
+@pytest.fixture
+def long_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A log of Redis for which several checkpoints are made."""
+    monkeypatch.setattr(rebuild, "CHECKPOINT_BYTES", 1 << 18)
+    commands = [("SELECT", "0"), *(xadd(number, f"s{number % 7}") for number in range(1, 10_000))]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
+    return tmp_path / "appendonly.aof"
+
+
+def test_checkpoints_are_synced_in_a_thread(long_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    sync = Tables.sync
+
+    def noted(tables: Tables) -> None:
+        threads.append(threading.current_thread().name)
+        sync(tables)
+
+    monkeypatch.setattr(Tables, "sync", noted)
+    assert replay(long_log, tmp_path / "new")["entries"] == 9_999
+    assert threads.count("checkpoint to disk") > 3
+    assert threads[-1] != "checkpoint to disk"  # the last one is waited for
+    assert {key: len(state[0]) > 0 for key, state in opened(tmp_path / "new", 0).items()} == {
+        (0, b"s%d" % n): True for n in range(7)
+    }
+
+
+def test_a_checkpoint_that_fails_in_the_thread_ends_the_replay(
+    long_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = Tables.sync
+    failed: list[int] = []
+
+    def fail_once(tables: Tables) -> None:
+        if threading.current_thread().name == "checkpoint to disk" and not failed:
+            failed.append(1)
+            raise lmdb.DiskError("mdb_env_sync: Input/output error")
+        sync(tables)
+
+    monkeypatch.setattr(Tables, "sync", fail_once)
+    assert "Input/output error" in refused(long_log, tmp_path / "new")
+    assert failed
+
+
+def test_rows_of_many_streams_wait_longer_than_in_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[int] = []
+    commit = Builder.commit
+
+    def noted(builder: Builder, time_ms: int | None = None) -> None:
+        waiting.append(sum(db.lent_bytes for db in builder.txn.databases))
+        commit(builder, time_ms)
+
+    monkeypatch.setattr(Builder, "commit", noted)
+    commands = [("SELECT", "0"), *(xadd(number, f"s{number % 50}") for number in range(1, 20_000))]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
+    replay(tmp_path, tmp_path / "new")
+    assert 2 << 20 < max(waiting) < 20 << 20
 
 
 def test_a_mixed_log_is_logged_anew(tmp_path: Path) -> None:
