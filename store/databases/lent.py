@@ -11,8 +11,7 @@ else that an append costs.
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from riverbed.store.streams.runs import lend, lend_row, put_rows, take_back
 from riverbed.store.wire import append, load
@@ -24,10 +23,12 @@ if TYPE_CHECKING:
     from riverbed.store.tables.transaction import Transaction
     from riverbed.store.wire import Run, Tail
 
-# Bytes of rows that are in no table: as many as fit into the processor's cache.
-_MAX_BYTES = 1 << 21
-# Streams that are taken back at once, or whose rows are put into the table at once: less than a millisecond.
+# Bytes of rows that are in no table: of a thousand streams, as many as are logged between two checkpoints.
+_MAX_BYTES = 1 << 22
+# Streams that are taken back at once, or whose rows are put into the table at once, and bytes of their rows, unless one
+# stream has more: less than a millisecond.
 BATCH = 16
+PART_BYTES: Final = 1 << 16
 
 
 class LentStreams:
@@ -84,7 +85,9 @@ class LentStreams:
     def put_part(self, take_back: Callable[[bytes], object]) -> None:
         """Put the rows of a batch of streams into the table, each stream in its turn."""
         turns = self._turns = self._turns or list(self._tails)
-        for key in turns[-BATCH:]:
+        least = self._size - PART_BYTES
+        for _ in range(min(BATCH, len(turns))):
+            key = turns.pop()
             tail = self._tails.get(key)
             if tail is None:
                 continue
@@ -93,11 +96,19 @@ class LentStreams:
             else:
                 self._size -= tail.size
                 put_rows(self._txn, tail)
-        del turns[-BATCH:]
+            if self._size <= least:
+                break
 
     def oldest_keys(self) -> list[bytes]:
-        """A batch of the streams that were lent first."""
-        return list(islice(self._tails, BATCH))
+        """A batch of the streams that were lent first, one at least if there is any."""
+        keys = []
+        size = 0
+        for key, tail in self._tails.items():
+            keys.append(key)
+            size += tail.size
+            if len(keys) == BATCH or size >= PART_BYTES:
+                break
+        return keys
 
     def all_keys(self) -> list[bytes]:
         return list(self._tails)

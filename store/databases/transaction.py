@@ -10,6 +10,7 @@ from typing import Final
 
 from riverbed.store.databases.database import DATABASE_COUNT, Database
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
+from riverbed.store.databases.lent import PART_BYTES
 from riverbed.store.format.resp import encode_command
 from riverbed.store.format.streams import decode_expiry_key, name_key, unpack_expiry
 from riverbed.store.format.text import quoted
@@ -85,9 +86,11 @@ class WriteTxn(Transaction):
         left to it.
         """
         parts = (self.young_ids + self.changed_ids) // MAX_PART
+        for db in self.databases:
+            parts += max(db.lent_bytes - FEW_LENT_BYTES, 0) // PART_BYTES
         if self.changed_streams > self._few_changed:
-            return parts + len(self.dirty) // PART + sum(db.lent_count for db in self.databases) // LENT_BATCH
-        return parts + sum(db.lent_count // LENT_BATCH for db in self.databases if db.lent_bytes > FEW_LENT_BYTES)
+            parts += len(self.dirty) // PART + sum(db.lent_count for db in self.databases) // LENT_BATCH
+        return parts
 
     def _take_all_back(self) -> None:
         for db in self.databases:

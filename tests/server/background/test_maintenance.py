@@ -18,7 +18,8 @@ import pytest
 from riverbed.server.background import checkpoints, log_rewrite, maintenance
 from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
-from riverbed.store.databases.transaction import FEW_CHANGED, FEWER_CHANGED
+from riverbed.store.databases.lent import PART_BYTES
+from riverbed.store.databases.transaction import FEW_CHANGED, FEW_LENT_BYTES, FEWER_CHANGED
 from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
@@ -194,6 +195,39 @@ def test_a_checkpoint_waits_for_more_when_many_streams_have_changed(tmp_path: Pa
             assert ticks.engine.checkpoints.count == before
             client.send_words("XADD", "s", "*", "f", b"x" * checkpoints.CHECKPOINT_BYTES)
             await until(lambda before=before: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_tick_beside_a_checkpoint_puts_as_many_rows_into_the_tables_as_it_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It put all that waited, whose number no part seemed to make less: 2 MB in one turn."""
+    monkeypatch.setattr(checkpoints, "_TURN_S", 0)  # one part a turn
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        engine, client = ticks.engine, ticks.connect()
+        keys = [f"k{number}" for number in range(4 * LENT_BATCH)]
+        added = [f"XADD {key} * f {'x' * 1000}" for key in keys]
+        for _ in range(3):
+            await ticks.ask(client, *(line for line in added for _ in range(4)))
+        txn = engine.txn
+
+        def waiting() -> int:
+            return sum(db.lent_bytes for db in txn.databases)
+
+        left = [waiting()]
+        assert left[0] > FEW_LENT_BYTES + 4 * PART_BYTES
+        client.send("CONFIG SET checkpoint-interval-ms 1")
+        while not engine.checkpoints.is_syncing:
+            client.send(*added[:16])
+            await asyncio.sleep(0)
+            left.append(waiting())
+        assert len(left) > 5
+        assert max(first - second for first, second in pairwise(left[:-1])) <= 3 * PART_BYTES
+        assert left[-2] < FEW_LENT_BYTES + 2 * PART_BYTES  # the commit's
         ticks.close()
 
     in_loop(body())

@@ -28,6 +28,7 @@ from riverbed.server.protocol.replies import Reply
 from riverbed.server.stats.stats import Stats
 from riverbed.store.databases import lent, transaction
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
+from riverbed.store.databases.lent import PART_BYTES
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
 from riverbed.store.format import pending
 from riverbed.store.tables.environment import TABLES
@@ -572,6 +573,30 @@ def test_rows_that_wait_are_put_into_their_table_in_parts_before_a_checkpoint(tm
         ticks.close()
         client = (ticks := Ticks(tmp_path, files=ticks.files)).connect()
         assert await ticks.ask(client, *(f"XLEN {key}" for key in keys)) == [b":201\r\n"] * len(keys)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_part_of_the_rows_that_wait_is_bounded_by_bytes_too(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        size, count = 4000, 7
+        for _ in range(2):
+            await ticks.ask(
+                client, *(f"XADD k{key} * f {'x' * size}" for key in range(LENT_BATCH) for _ in range(count))
+            )
+        txn = ticks.engine.txn
+        db = txn.databases[0]
+        most = PART_BYTES + 2 * count * (size + 200)
+        assert (before := db.lent_bytes) > 3 * most
+        db.put_lent_rows()
+        assert PART_BYTES <= before - db.lent_bytes <= most
+        before, count_before = db.lent_bytes, db.lent_count
+        db.take_oldest_back()
+        assert before - db.lent_bytes <= most
+        assert 0 < count_before - db.lent_count < LENT_BATCH
         ticks.close()
 
     in_loop(body())
