@@ -111,6 +111,7 @@ class Server:
             replacement=replacement,
             applied=self._applied,
             damage_met=executor.failures.damage_met,
+            is_writing_ahead=lambda: self.checkpoints.is_writing_ahead,
             over=self.tls.to_primary,
         )
         self.repairs = Repairs(

@@ -36,8 +36,11 @@ EVERYSEC_S: Final = 1.0
 CHECKPOINT_BYTES: Final = 1 << 20
 STREAMS_A_CHECKPOINT: Final = 256
 _MAX_TIMES: Final = 4
+# A replica waits for so many times as much: it applies nothing while it puts rows into the tables, and the commit finds
+# none that it has to write itself.  With a thousand streams it needs a sixth less time so.
+REPLICA_TIMES: Final = 2
 # Rows are put into the tables in turns of this length, before the checkpoint that commits them.
-_TURN_S = 0.005
+_TURN_S = 0.003
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then clients wait for it, too.
 MAX_DIRTY: Final = 32
 
@@ -70,12 +73,16 @@ class Checkpoints:
     def stop(self) -> None:
         """Begin no other checkpoint."""
         self._is_due = False
-        if self._timer is not None:
-            self._timer.cancel()
+        self._disarm()
 
     def close(self) -> None:
         """End the disk's thread: no task needs it any more, not even one that has just been started."""
         self._disk.shutdown(wait=False)
+
+    @property
+    def is_writing_ahead(self) -> bool:
+        """Whether rows are being put into the tables in turns, before the checkpoint that commits them."""
+        return self._most_parts is not None
 
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much."""
@@ -90,6 +97,8 @@ class Checkpoints:
     def _is_worth_it(self) -> bool:
         """Whether enough was logged for the number of streams that have changed."""
         times = min(1 + self._engine.txn.changed_streams // STREAMS_A_CHECKPOINT, _MAX_TIMES)
+        if self._engine.txn.follows:
+            times *= REPLICA_TIMES
         return self._engine.dirty_bytes >= times * CHECKPOINT_BYTES
 
     def arm(self) -> None:

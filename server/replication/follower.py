@@ -68,7 +68,9 @@ class Needs:
     """What a follower needs of its server.
 
     `changed` is called when the state of the link has changed, `applied` when something of the primary is in our log.
-    `damage_met` has the tables mended, `over` gives a link what is between it and the socket.
+    `damage_met` has the tables mended, `over` gives a link what is between it and the socket.  `is_writing_ahead` says
+    that rows are put into the tables in turns, for a checkpoint that is about to begin: what the primary sends can wait
+    for that, so that it changes none of the rows again.
     """
 
     core: Core
@@ -78,6 +80,7 @@ class Needs:
     changed: Callable[[], None]
     applied: Callable[[], None]
     damage_met: Callable[[], None]
+    is_writing_ahead: Callable[[], bool]
     over: Callable[[asyncio.Protocol], asyncio.BaseProtocol]
 
 
@@ -314,6 +317,10 @@ class Follower:
             self._needs.ticks.want_tick()  # commands of the tick in which we became a replica
             self._work_soon()
             return
+        if self._needs.is_writing_ahead():
+            self._work_soon()
+            self._read_on(link, stream)
+            return
         end_s = self._clock.monotonic() + SLICE_S
         try:
             while True:
@@ -327,7 +334,7 @@ class Follower:
                         batches[-1].release()
                 elif not stream.is_unfinished:
                     break
-                if self._clock.monotonic() >= end_s:
+                if self._clock.monotonic() >= end_s or self._needs.is_writing_ahead():
                     self._work_soon()
                     break
         except FrameError as error:
@@ -357,8 +364,12 @@ class Follower:
         except OSError as error:
             self._refuse(link, f"a long batch of the primary cannot be held: {error}")
             return
-        link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
+        self._read_on(link, stream)
         self._acknowledge()
+
+    def _read_on(self, link: Link, stream: LogStream) -> None:
+        """Read from the primary, unless much of what it sent is to be applied first."""
+        link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
 
     def _work_on(self, sync: FullSync) -> None:
         """Take over a slice of the log that a full sync has received."""

@@ -57,10 +57,12 @@ class Replication:
         replacement: Replacement,
         applied: Callable[[], None],
         damage_met: Callable[[], None],
+        is_writing_ahead: Callable[[], bool],
         over: Callable[[asyncio.Protocol], asyncio.BaseProtocol] = lambda link: link,
     ) -> None:
-        """`applied` is called when something that came from a primary is in our log.
+        """`applied` is called when something that came from a primary is in our log, for a checkpoint for instance.
 
+        Nothing of a primary is applied while `is_writing_ahead`: rows are put into the tables for a checkpoint.
         `over` gives the link to a primary what is between it and the socket: TLS, if it is asked for.
         """
         self.primary = Primary(core, ticks, tasks, gate, rewriting)
@@ -82,6 +84,7 @@ class Replication:
             changed=self._refuse,
             applied=applied,
             damage_met=damage_met,
+            is_writing_ahead=is_writing_ahead,
             over=over,
         )
         self._loop = asyncio.get_running_loop()

@@ -45,7 +45,7 @@ class WriteTxn(Transaction):
     def __init__(self, tables: Tables) -> None:
         self.recent_deliveries = RecentDeliveries()
         self.databases = [Database(self, number, self.recent_deliveries) for number in range(DATABASE_COUNT)]
-        self._few_changed = FEW_CHANGED  # until the next commit
+        self._few_changed = FEW_CHANGED  # until the next commit; a replica changes none while it writes them
         super().__init__(tables, self.databases)
 
     def reload(self) -> None:
@@ -58,7 +58,7 @@ class WriteTxn(Transaction):
 
     def write_part(self) -> None:
         if self.changed_streams > FEW_CHANGED:
-            self._few_changed = FEWER_CHANGED
+            self._few_changed = min(self._few_changed, FEWER_CHANGED)
         elif self.changed_streams <= self._few_changed:
             for db in self.databases:
                 if db.lent_bytes > FEW_LENT_BYTES:
@@ -98,7 +98,7 @@ class WriteTxn(Transaction):
 
     def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
         super().commit(position, synced=synced, is_synced=is_synced)
-        self._few_changed = FEW_CHANGED
+        self._few_changed = 0 if self.follows else FEW_CHANGED
         if self.group_objects > CACHED_GROUPS:
             self.group_objects = 0
             for db in self.databases:

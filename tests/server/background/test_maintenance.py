@@ -200,6 +200,22 @@ def test_a_checkpoint_waits_for_more_when_many_streams_have_changed(tmp_path: Pa
     in_loop(body())
 
 
+def test_a_replica_waits_for_more_before_a_checkpoint(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        ticks.engine.txn.follows = True
+        before = ticks.engine.checkpoints.count
+        for _ in range(checkpoints.REPLICA_TIMES):
+            await ticks.settle()
+            assert ticks.engine.checkpoints.count == before
+            client.send_words("XADD", "s", "*", "f", b"x" * checkpoints.CHECKPOINT_BYTES)
+        await until(lambda: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_tick_beside_a_checkpoint_puts_as_many_rows_into_the_tables_as_it_adds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +244,20 @@ def test_a_tick_beside_a_checkpoint_puts_as_many_rows_into_the_tables_as_it_adds
         assert len(left) > 5
         assert max(first - second for first, second in pairwise(left[:-1])) <= 3 * PART_BYTES
         assert left[-2] < FEW_LENT_BYTES + 2 * PART_BYTES  # the commit's
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_server_that_stops_does_not_seem_to_put_rows_into_the_tables(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
+        ticks.server.checkpoints.checkpoint_soon()
+        assert ticks.server.checkpoints.is_writing_ahead
+        ticks.server.checkpoints.stop()
+        assert not ticks.server.checkpoints.is_writing_ahead
         ticks.close()
 
     in_loop(body())

@@ -1,7 +1,11 @@
-"""What a replica applies in one turn is bounded by commands, of which a run is one, as well as by bytes."""
+"""What a replica applies in one turn is bounded by commands, of which a run is one, as well as by bytes.
+
+It applies nothing while it puts rows into the tables for a checkpoint.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +13,13 @@ from typing import Any
 import pytest
 
 from riverbed.server.replication import follower
-from riverbed.server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower
+from riverbed.server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower, Needs
+from riverbed.store.checkpoint import Durability
+from riverbed.store.databases.lent import BATCH
+from riverbed.store.engine import Engine
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.tables.transaction import PART
 from tests.support.ticks import Ticks, in_loop
 
 
@@ -46,6 +54,14 @@ def log_of(counts: Sequence[int], value: bytes = b"v") -> tuple[bytes, int]:
     return data, first - 1
 
 
+def follow(ticks: Ticks, needs: Needs, data: bytes) -> None:
+    """Have a replica apply what a primary has sent."""
+    following: Any = Follower(needs, ticks.server.replication.primary, "127.0.0.1", 1)
+    following._link, following._stream = Link(), LogStream(0, 1 << 30)
+    following._stream.feed(data)
+    following._work_soon()
+
+
 @pytest.mark.parametrize(
     ("counts", "value"),
     [
@@ -71,11 +87,8 @@ def test_a_turn_applies_a_slice_or_one_batch(
             apply(batches)
 
         engine.apply = note  # type: ignore[method-assign]
-        following: Any = Follower(ticks.server.replication.needs, ticks.server.replication.primary, "127.0.0.1", 1)
         data, entries = log_of(counts, value)
-        following._link, following._stream = Link(), LogStream(0, 1 << 30)
-        following._stream.feed(data)
-        following._work_soon()
+        follow(ticks, ticks.server.replication.needs, data)
         for _ in range(len(counts)):
             await ticks.settle()
         client = ticks.connect()
@@ -88,3 +101,62 @@ def test_a_turn_applies_a_slice_or_one_batch(
         ticks.close()
 
     in_loop(body())
+
+
+def test_nothing_is_applied_while_rows_are_put_into_the_tables_for_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "SLICE_S", -1.0)
+    is_writing = True
+
+    async def body() -> None:
+        nonlocal is_writing
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        needs = dataclasses.replace(ticks.server.replication.needs, is_writing_ahead=lambda: is_writing)
+        data, entries = log_of([SLICE_COMMANDS] * 3)
+        follow(ticks, needs, data)
+        for _ in range(5):
+            assert await ticks.ask(client, "XLEN s") == [b":0\r\n"]
+        is_writing = False
+        for _ in range(5):
+            await ticks.settle()
+        assert await ticks.ask(client, "XLEN s") == [b":%d\r\n" % entries]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_finds_few_rows_to_write_although_all_streams_go_on_changing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [b"k%d" % number for number in range(40 * BATCH)]
+    rounds = 40
+    found: list[int] = []  # changed streams, where a checkpoint begins
+    begin_checkpoint = Engine.begin_checkpoint
+
+    def begin(engine: Engine) -> Durability:
+        found.append(engine.txn.changed_streams)
+        return begin_checkpoint(engine)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        ticks.engine.set_role(is_replica=True)
+        ticks.engine.checkpoint()  # it is a replica from here on
+        monkeypatch.setattr(Engine, "begin_checkpoint", begin)
+        data, offset = b"", 0
+        for number in range(1, rounds + 1):
+            words = [[b"SELECT", b"0"], *([b"XADD", key, b"%d-1" % number, b"f", b"x" * 400] for key in keys)]
+            commands = b"".join(map(encode_command, words))
+            offset += len(commands)
+            data += commands + encode_annotation(commands, offset, 1)
+        follow(ticks, ticks.server.replication.needs, data)
+        while ticks.engine.log.end.offset < offset:
+            await ticks.settle()
+        client = ticks.connect()
+        assert await ticks.ask(client, *(f"XLEN {key.decode()}" for key in keys)) == [b":%d\r\n" % rounds] * len(keys)
+        ticks.close()
+
+    in_loop(body())
+    assert len(found) > 1  # one of them while more was to be applied
+    assert max(found[:-1]) < BATCH + PART
