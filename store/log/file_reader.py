@@ -323,19 +323,23 @@ class PartReader:
 
         try:
             for request, end in self._plain_frames(start):
-                if isinstance(request, Run):
-                    if count + len(request) > self._plain_batch_commands and safe_count and not is_open:
+                if request is not None:
+                    if not found.is_settled:
+                        found.finish()  # a command in comment lines ends here
+                        count += 1
+                        if not is_open:
+                            safe, safe_count = LogPosition(number, at, offset), len(found.commands)
+                    size = len(request) if isinstance(request, Run) else 1
+                    if safe_count and count + size > self._plain_batch_commands and not is_open:
                         yield batch()
                         found, count, safe_count, start = CommandCollector(), 0, 0, at
-                    found.finish()
                     cast("list[LoggedRequest]", found.commands).append(request)
-                    count += len(request)
-                elif request is not None:
-                    found.take_command(request)
-                    count += 1
-                    name = request[0].upper()
-                    is_open = name == b"MULTI" or (is_open and name != b"EXEC")
+                    count += size
+                    if isinstance(request, list):
+                        name = request[0].upper()
+                        is_open = name == b"MULTI" or (is_open and name != b"EXEC")
                 else:
+                    before = len(found.commands)
                     line = self._line(at, end)
                     if line.startswith(logformat.ANNOTATION_START):
                         found.finish()
@@ -345,6 +349,7 @@ class PartReader:
                         found.take_comment(line)
                         if line.startswith(logformat.TIMESTAMP_START):
                             next_noted_ms = logformat.parse_timestamp(line)
+                    count += len(found.commands) - before
                 if self._counts and request is not None:
                     offset += end - at
                 at = end

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from riverbed.store.disk.files import OsFiles
@@ -153,6 +153,7 @@ def test_an_rdb_that_may_hold_anything_is_refused(content: bytes) -> None:
         reopened(redis_log(plain([SELECT, xadd(1)]), content))
 
 
+EXTENSION = encode_extension(SETTINGS)
 PIECES = st.one_of(
     st.integers(1, 600).map(lambda count: plain([xadd(n, b"\r\n*1\r\n" * (n % 3)) for n in range(count)])),
     st.sampled_from(
@@ -164,7 +165,7 @@ PIECES = st.one_of(
             b"#\n",
             b"#TS:1700000000\r\n",
             b"#TS:1700000001\r\n",
-            encode_extension(SETTINGS),
+            EXTENSION,
         ]
     ),
 )
@@ -174,6 +175,12 @@ def noted(batches: list[Batch]) -> list[tuple[int | None, Words]]:
     return [(batch.noted_ms, words) for batch in batches for words in batch.commands]
 
 
+# commands in comment lines, which end where the next request begins
+@example([plain([xadd(1)]), EXTENSION, plain([*map(xadd, range(256))])], 0)
+@example([EXTENSION, plain([*map(xadd, range(256))])], 0)
+@example([plain([SELECT]), plain([*map(xadd, range(254))]), EXTENSION, plain([xadd(1)] * 3)], 0)
+@example([(EXTENSION + b"#\n") * 300], 0)
+@example([plain([[b"MULTI"], *map(xadd, range(250))]), EXTENSION, plain([*map(xadd, range(250))])], 0)
 @settings(max_examples=60)
 @given(st.lists(PIECES, max_size=12), st.integers(0, 200))
 def test_what_is_taken_together_is_what_is_taken_one_by_one(pieces: list[bytes], cut: int) -> None:
