@@ -57,8 +57,8 @@ Owners = Callable[[], Iterable[int]]
 
 # Runs read at once.
 _CHUNK: Final = 16
-# Runs changed at once.
-_ROWS: Final = 512
+# Rows changed at once, with a None for each that is no neighbour: what is made of more leaves the processor's cache.
+_ROWS: Final = 128
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
 
