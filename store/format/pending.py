@@ -169,6 +169,11 @@ def last_in_run(row: bytes) -> bytes:
     return row[end - ID_BYTES : end]
 
 
+def length_of_run(row: bytes) -> int:
+    """How many IDs a run has, without decoding it."""
+    return (len(row) - _HEAD) // ID_BYTES
+
+
 def owner_of_run(row: bytes) -> int:
     """The consumer_no of a run, without decoding the rest."""
     consumer_no, _, _ = _RUN.unpack_from(row)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.pending import PelRow, Run, last_in_run, time_of
+from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
 from riverbed.store.groups.insertions import Insertions
 from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery, Young
@@ -101,13 +101,13 @@ class Pel(Insertions):
         self._run_at(cursor, packed)  # raises if a damaged row, or the tree above, hides the ID
         return None
 
-    def _run_of(self, packed: bytes) -> Run | None:
-        """The living run of the tables that has this ID."""
+    def _run_of(self, packed: bytes, most: int) -> Run | None:
+        """The living run of the tables that has this ID, if it has no more than `most`; a longer one is not decoded."""
         if self._standing_in_tables(packed) is None:
             return None
         row = self._recent
         assert row is not None, "what was found is in no row"
-        return Run.unpack(self._prefix + last_in_run(row), row)
+        return None if length_of_run(row) > most else Run.unpack(self._prefix + last_in_run(row), row)
 
     def forget_recent(self) -> None:
         """Forget the run that `standing` found last: a consumer was deleted, and its runs are dead."""
@@ -229,11 +229,11 @@ class Pel(Insertions):
             self.write_young()
         at, total = 0, len(packed_ids)
         while at < total:
-            run = self._run_of(packed_ids[at])
+            run = self._run_of(packed_ids[at], total - at)
             if run is None:
                 return
             size = len(run)
-            if size > total - at or b"".join(packed_ids[at : at + size]) != run.packed:
+            if b"".join(packed_ids[at : at + size]) != run.packed:
                 return
             at += size
             self._change_begins()

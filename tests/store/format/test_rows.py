@@ -75,6 +75,7 @@ from riverbed.store.format.pending import (
     decode_owner_no,
     group_prefix,
     last_in_key,
+    length_of_run,
     owner_of_run,
     owner_prefix,
     release_prefix,
@@ -261,7 +262,7 @@ def test_the_documents_pending_entries() -> None:
     run = Run.unpack(key, row)
     assert run.ids() == [pack_id(make_id(1, 1)), last_id]
     assert (run.consumer_no, run.time_ms, run.turn, run.delivery_count) == (1, DEADLINE_MS, 0, 1)
-    assert (owner_of_run(row), last_in_key(key)) == (1, run.last)
+    assert (owner_of_run(row), length_of_run(row), last_in_key(key)) == (1, len(run), run.last)
     assert run.pack(group_prefix(3)) == row
     released = Run.unpack(released_key, released_row)
     assert (released.consumer_no, released.time_ms, released.delivery_count) == (UNOWNED, 4, 2)
