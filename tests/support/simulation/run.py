@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
+from riverbed.server import glob
 from riverbed.server.commands.replay import Replayer
+from riverbed.server.execution.control import transactions
 from riverbed.store.check import Check
 from riverbed.store.check.deep import DeepCheck
 from tests.support.faults.ledger import Contents, read_id
@@ -61,6 +65,13 @@ def forks() -> Forks:
     return Forks()
 
 
+@contextlib.contextmanager
+def _turns_of_any_length() -> Iterator[None]:
+    """No turn ends because the processor is slow: only the simulated time counts, or a seed has many histories."""
+    with patch.object(transactions, "TURN_NS", 1 << 62), patch.object(glob, "_STEP_S", float("inf")):
+        yield
+
+
 def run_seed(seed: int, plan: Plan | None = None) -> Outcome:
     """Run one seed, with its own plan or another one."""
     quiet()
@@ -69,7 +80,7 @@ def run_seed(seed: int, plan: Plan | None = None) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="riverbed-sim-", dir=_SHM if _SHM.is_dir() else None))
     try:
         world = World(seed, plan, folder)
-        with world.environments.in_place():
+        with world.environments.in_place(), _turns_of_any_length():
             world.run()
         return Outcome(seed, world.history, plan, world.scheduler.now)
     finally:
