@@ -211,6 +211,7 @@ class FastPath:
                     if not reply.done:
                         run_of = run_of if run_count else None
                         continue
+                    request.argv = argv.request(reply.done - 1)  # the slow log shows the last one that was executed
                     wire = reply.replies
                 elif reply.__class__ in _WAITS:
                     self._calls.end_command(mark)

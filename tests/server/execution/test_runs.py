@@ -835,3 +835,28 @@ def test_a_slow_run_is_in_the_slow_log_with_the_words_of_its_last_request(tmp_pa
 
     with patch.object(request_reader, "new_plain_reader", NativeReader):
         in_loop(body())
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (claims_of(1, 2, 1, 3), [b"2-0", b"1-0", b"3-0"]),
+        (["XADD s 40-0 f v", "XADD s 41-0 f v", "XADD s 0-1 f v", "XADD s 42-0 f v"], [b"41-0", b"0-1", b"42-0"]),
+        (["XACK s g 1-0", "XADD s 40-0 f v", "XADD s 0-1 f v", "XACK s g 2-0"], [b"40-0", b"0-1", b"2-0"]),
+    ],
+)
+def test_the_slow_log_shows_no_request_of_a_run_that_was_not_executed_with_it(
+    tmp_path: Path, lines: list[str], told: list[bytes]
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, clock=PassingClock(), slowlog_log_slower_than=1)
+        client = ticks.connect()
+        await ticks.ask(client, *CLAIMED, "SLOWLOG RESET")
+        await ticks.ask(client, *lines)
+        slow = [call.words for call in ticks.executor.stats.slowlog.calls if call.words[0] != b"SLOWLOG"]
+        found = [next(word for word in words if word.partition(b"-")[0].isdigit() and b"-" in word) for words in slow]
+        assert found[::-1] == told
+        ticks.close()
+
+    with patch.object(request_reader, "new_plain_reader", NativeReader):
+        in_loop(body())
