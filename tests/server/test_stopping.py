@@ -280,6 +280,25 @@ def test_a_long_command_under_way_is_done_whole(tmp_path: Path, how: str) -> Non
     in_loop(body())
 
 
+def test_a_long_write_that_a_pause_holds_is_done_whole_without_a_wait(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, shutdown_timeout=NEVER_S)
+        client, asker = ticks.connect(), ticks.connect()
+        ids = [f"{number}-1" for number in range(1, 50_001)]
+        await ticks.ask(client, *(f"XADD s {entry_id} f v" for entry_id in ids))
+        client.send(f"XDEL s {' '.join(ids)}")
+        await asyncio.sleep(0)
+        assert ticks.executor.sliced_commands.is_writing()
+        await ticks.ask(asker, "CLIENT PAUSE 100000 WRITE")
+        assert client.replies() == []
+        ticks.server.stopping.terminate()
+        await asyncio.wait_for(ticks.server.stopping.begun_to_end.wait(), 60)
+        assert client.replies() == [b":50000\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
 async def claim_at_length(ticks: Ticks) -> Client:
     """XCLAIM of 400 entries that has claimed the first 250; with the others its reply is too long for memory."""
     client = ticks.connect()

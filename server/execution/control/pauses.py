@@ -61,6 +61,7 @@ class Pauses:
         """Have writes wait, until `release_writes`."""
         self._holds.add(why)
         self._set_gate()
+        self._turns.want_tick()  # a stop lets go on what another pause has held
 
     def release_writes(self, why: Hold) -> None:
         self._holds.discard(why)
