@@ -226,13 +226,19 @@ class Checkpoints:
     def _take_turn(self) -> None:
         """Put some rows into the tables; begin the checkpoint when few are left to it."""
         self._timer = None
-        with self._retrying():
-            if not self._write_some():
-                self._timer = self._loop.call_later(0, self._take_turn)
-                return
-            self._begin_in_thread()
-        self._most_parts = None
-        self._sliced_commands.look_for_views()
+        goes_on = False
+        try:
+            with self._retrying():
+                goes_on = not self._write_some()
+                if not goes_on:
+                    self._begin_in_thread()
+        finally:
+            if not goes_on:
+                self._most_parts = None  # also after a defect: a replica waits for as long as rows are written
+        if goes_on:
+            self._timer = self._loop.call_later(0, self._take_turn)
+        else:
+            self._sliced_commands.look_for_views()
 
     def _write_some(self) -> bool:
         """Put rows into the tables for a while; -> whether there were only few, for the commit.  Raises lmdb.Error.

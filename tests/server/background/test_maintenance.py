@@ -263,6 +263,26 @@ def test_a_server_that_stops_does_not_seem_to_put_rows_into_the_tables(tmp_path:
     in_loop(body())
 
 
+def test_a_replica_does_not_wait_for_rows_whose_writing_has_met_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Engine) -> None:
+        raise AssertionError("a defect")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
+        monkeypatch.setattr(Engine, "write_part", fail)
+        ticks.server.checkpoints.checkpoint_soon()
+        assert ticks.server.checkpoints.is_writing_ahead
+        await until(lambda: not ticks.server.checkpoints.is_writing_ahead)
+        monkeypatch.undo()
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_clients_are_served_while_many_rows_are_put_into_the_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
