@@ -37,7 +37,7 @@ CHECKPOINT_BYTES: Final = 1 << 20
 STREAMS_A_CHECKPOINT: Final = 256
 _MAX_TIMES: Final = 4
 # A replica waits for so many times as much: it applies nothing while it puts rows into the tables, and the commit finds
-# none that it has to write itself.  With a thousand streams it needs a sixth less time so.
+# none that it has to write itself.  With a thousand streams it needs a ninth less time so.
 REPLICA_TIMES: Final = 2
 # Rows are put into the tables in turns of this length, before the checkpoint that commits them.
 _TURN_S = 0.003

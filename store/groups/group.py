@@ -42,7 +42,6 @@ _CLAIM_END: Final = (
     b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n%b$5\r\nFORCE\r\n$6\r\nJUSTID\r\n$6\r\nLASTID\r\n$%d\r\n%b\r\n"
 )
 
-
 # The most entries of a logged claim that are looked up one by one.
 _FEW: Final = 256
 # What a consumer keeps of the first words of its lines without counting them.
