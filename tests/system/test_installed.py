@@ -106,7 +106,8 @@ def start(request: pytest.FixtureRequest, installed: Environment, foreign: Path,
 
 
 def client_of(server: RiverbedServer) -> redis.Redis:
-    return redis.Redis(port=server.port, decode_responses=True)
+    # after 5 s it would ask again, and a snapshot takes longer on a busy machine
+    return redis.Redis(port=server.port, decode_responses=True, socket_timeout=120)
 
 
 def fill(client: redis.Redis, entries: int = 100) -> None:
