@@ -34,13 +34,13 @@ class WorkBeside:
             except Exception as error:
                 self._error = error
 
-        thread = threading.Thread(target=run, name=self._name)
+        # noted before it is started, as Ctrl-C may come in `start`: `end` has to wait for it all the same
+        self._thread = threading.Thread(target=run, name=self._name)
         try:
-            thread.start()
+            self._thread.start()
         except RuntimeError:  # the system has no thread for us
+            self._thread = None
             run()
-        else:
-            self._thread = thread
 
     def wait(self) -> None:
         """Wait until all of the work is done.  Raises what a piece of it has raised, now and ever after."""
@@ -51,7 +51,8 @@ class WorkBeside:
     def end(self) -> None:
         """Wait for the thread, whether its work fails or not."""
         if self._thread is not None:
-            self._thread.join()
+            if self._thread.ident is not None:  # it was started
+                self._thread.join()
             self._thread = None
 
     def __enter__(self) -> Self:

@@ -78,3 +78,41 @@ def test_without_a_thread_the_caller_does_the_work(monkeypatch: pytest.MonkeyPat
     with WorkBeside("work") as beside:
         beside.begin(lambda: done.append(1))
         assert done == [1]
+
+
+def test_the_end_waits_for_a_thread_whose_start_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    may_end = threading.Event()
+    start = threading.Thread.start
+
+    def interrupt(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "work":
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        may_end.wait(60)
+        done.append(1)
+
+    def begin() -> None:
+        with WorkBeside("work") as beside:
+            threading.Timer(0.05, may_end.set).start()
+            beside.begin(work)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert done == [1]
+
+
+def test_the_end_waits_for_no_thread_that_never_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: threading.Thread) -> None:
+        raise KeyboardInterrupt
+
+    def begin() -> None:
+        with WorkBeside("work") as beside:
+            beside.begin(lambda: None)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        begin()
