@@ -36,6 +36,7 @@ from riverbed.store.wire import APPENDED, Claims, Run, parse
 from tests.support.in_process import PassingClock
 from tests.support.raw import encode
 from tests.support.ticks import Ticks, in_loop
+from tests.support.turns import turns_of_any_length
 
 MS = 1_700_000_000_000
 Scenario = Callable[[Ticks], Coroutine[Any, Any, Any]]
@@ -88,7 +89,7 @@ def outcome(directory: Path, parser: type[NativeReader | PlainReader], scenario:
         found.extend([calls, stats.commands_processed, ticks.batches(), rows_of(ticks), changes])
         ticks.close()
 
-    with patch.object(request_reader, "new_plain_reader", parser):
+    with patch.object(request_reader, "new_plain_reader", parser), turns_of_any_length():
         in_loop(body())
     return found
 

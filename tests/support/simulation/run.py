@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
-from riverbed.server import glob
 from riverbed.server.commands.replay import Replayer
-from riverbed.server.execution.control import transactions
 from riverbed.store.check import Check
 from riverbed.store.check.deep import DeepCheck
 from tests.support.faults.ledger import Contents, read_id
@@ -36,6 +32,7 @@ from tests.support.simulation.plan import SENTINEL, Plan, make_plan
 from tests.support.simulation.records import Records
 from tests.support.simulation.sentinel import Sentinel
 from tests.support.simulation.tables import Environments
+from tests.support.turns import turns_of_any_length
 
 _SHM = Path("/dev/shm")
 _REST_LOOKS = 1200
@@ -65,13 +62,6 @@ def forks() -> Forks:
     return Forks()
 
 
-@contextlib.contextmanager
-def _turns_of_any_length() -> Iterator[None]:
-    """No turn ends because the processor is slow: only the simulated time counts, or a seed has many histories."""
-    with patch.object(transactions, "TURN_NS", 1 << 62), patch.object(glob, "_STEP_S", float("inf")):
-        yield
-
-
 def run_seed(seed: int, plan: Plan | None = None) -> Outcome:
     """Run one seed, with its own plan or another one."""
     quiet()
@@ -80,7 +70,7 @@ def run_seed(seed: int, plan: Plan | None = None) -> Outcome:
     folder = Path(tempfile.mkdtemp(prefix="riverbed-sim-", dir=_SHM if _SHM.is_dir() else None))
     try:
         world = World(seed, plan, folder)
-        with world.environments.in_place(), _turns_of_any_length():
+        with world.environments.in_place(), turns_of_any_length():
             world.run()
         return Outcome(seed, world.history, plan, world.scheduler.now)
     finally:
