@@ -393,6 +393,7 @@ def longest_turn(directory: Path, n: int, before: Lines, line: str, *, is_first:
             for database in ticks.engine.txn.databases:
                 database.forget_cached()
             ticks.engine.purge(0)
+        ticks.server.maintenance.stop()  # its slices, which a time bounds, may fall into a turn of the command
         with pytest.MonkeyPatch.context() as patched, undisturbed():
             turns = Turns(patched)
             await answered(client, filled(line, n))
