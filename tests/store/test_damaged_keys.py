@@ -15,7 +15,7 @@ from riverbed.store.format.groups import CONSUMER_KEY_BYTES, consumer_name_key, 
 from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES, RECORD_KEY_BYTES
 from riverbed.store.format.pending import group_prefix
 from riverbed.store.format.streams import decode_stream_prefix
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, unpack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpack_id
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.rewrite.state import pieces
@@ -529,3 +529,20 @@ def test_pending_entries_out_of_order_are_an_error(directory: Path) -> None:
         with pytest.raises(DamagedRowError):
             store.run(*words)
     store.kill()
+
+
+@pytest.mark.parametrize("moved_to", ["1-9", "2-9"])
+def test_a_first_entry_that_is_not_where_the_stream_has_it_is_refused(tmp_path: Path, moved_to: str) -> None:
+    store = Store(tmp_path / "store")
+    stream = store.add(b"s", "2-1", "3-1")
+    assert stream.entries_within(MIN_ID, MAX_ID, None, None) == [text for _, text in stream.rows(MIN_ID, MAX_ID)]
+    entries = store.txn.cursor("entries")
+    assert entries.first()
+    key, row = entries.item()
+    entries.delete()
+    entries.put(key[:8] + pack_id(sid(moved_to)), row)
+    for count in (None, 1, 2):
+        with pytest.raises(DamagedRowError):
+            stream.entries_within(MIN_ID, MAX_ID, count, None)
+    assert len(stream.entries_within(sid("3-0"), MAX_ID, None, None) or []) == 1
+    store.engine.abandon()
