@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.streams.runs import lend, lend_row, put_rows, take_back
-from riverbed.store.wire import append, load
+from riverbed.store.databases.turns import Turns
+from riverbed.store.streams.runs import lend, lend_row, put_all_rows, put_rows, take_back
+from riverbed.store.wire import append, load, unknown_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,24 +26,27 @@ if TYPE_CHECKING:
 
 # Bytes of rows that are in no table: of a thousand streams, as many as are logged between two checkpoints.
 _MAX_BYTES = 1 << 22
-# Streams that are taken back at once, or whose rows are put into the table at once, and bytes of their rows, unless one
-# stream has more: less than a millisecond.
-BATCH = 16
+# Streams that are taken back at once, those whose rows are put into the table at once, and bytes of their rows, unless
+# one stream has more: less than a millisecond.
+BATCH = 64
+PUT_BATCH = 16
 PART_BYTES: Final = 1 << 16
 
 
 class LentStreams:
-    """The lent streams of one database, those that were lent first in front."""
+    """The lent streams of one database."""
 
-    __slots__ = ("_size", "_streams", "_tails", "_turns", "_txn", "max_bytes")
+    __slots__ = ("_put_turns", "_size", "_streams", "_tails", "_trimming", "_turns", "_txn", "max_bytes")
 
     def __init__(self, txn: Transaction) -> None:
         self._txn = txn
         self._tails: dict[bytes, Tail] = {}
         self._streams: dict[bytes, Stream] = {}
+        self._trimming: set[bytes] = set()  # keys of streams that were lent to entries that trim
         self.max_bytes = _MAX_BYTES  # of rows that wait
         self._size = 0  # bytes of the rows that wait
-        self._turns: list[bytes] = []  # keys whose rows are put into the table next, the last one first
+        self._turns = Turns(self._tails, by_key=True)  # of being taken back
+        self._put_turns = Turns(self._tails, by_key=True)  # of having rows put into the table
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -56,6 +60,8 @@ class LentStreams:
         """Lend a stream that does not expire, for an entry with `size` bytes of fields and those after it."""
         self._tails[stream.key] = lend(stream, size, trims)
         self._streams[stream.key] = stream
+        if trims:
+            self._trimming.add(stream.key)
 
     def lend_row(self, key: bytes, row_key: bytes, row: bytes) -> bool:
         """Lend a stream that has no object by its row, for entries that do not trim; -> whether it can be."""
@@ -64,6 +70,10 @@ class LentStreams:
             return False
         self._tails[key] = tail
         return True
+
+    def unknown_keys(self, run: Run, at: int, cached: dict[bytes, Stream], watched: dict[bytes, int]) -> list[bytes]:
+        """Keys of entries from `at` on that trim nothing and fit into a node, neither lent nor in one of the dicts."""
+        return unknown_keys(run, at, self._txn.node_max_bytes, self._tails, cached, watched)
 
     def append(self, run: Run, at: int, watched: dict[bytes, int], now_ms: int) -> tuple[int, bytes, bytes]:
         """Append entries of `run` from `at` on to the streams that are lent; -> (count, log, IDs as bulk strings)."""
@@ -84,34 +94,48 @@ class LentStreams:
 
     def put_part(self, take_back: Callable[[bytes], object]) -> None:
         """Put the rows of a batch of streams into the table, each stream in its turn."""
-        turns = self._turns = self._turns or list(self._tails)
-        least = self._size - PART_BYTES
-        for _ in range(min(BATCH, len(turns))):
-            key = turns.pop()
-            tail = self._tails.get(key)
-            if tail is None:
-                continue
+        for key in self._batch(self._put_turns, PUT_BATCH):
+            tail = self._tails[key]
             if tail.trimmed:
                 take_back(key)
             else:
                 self._size -= tail.size
                 put_rows(self._txn, tail)
-            if self._size <= least:
-                break
 
-    def oldest_keys(self) -> list[bytes]:
-        """A batch of the streams that were lent first, one at least if there is any."""
-        keys = []
-        size = 0
-        for key, tail in self._tails.items():
-            keys.append(key)
-            size += tail.size
-            if len(keys) == BATCH or size >= PART_BYTES:
-                break
+    def next_keys(self) -> list[bytes]:
+        """A batch of the streams, each in its turn, in the order of their keys, one at least if there is any."""
+        return self._batch(self._turns, BATCH)
+
+    def _batch(self, turns: Turns, most: int) -> list[bytes]:
+        keys = turns.take(most)
+        if self._size >= PART_BYTES:
+            size = 0
+            for count, key in enumerate(keys, 1):
+                size += self._tails[key].size
+                if size >= PART_BYTES:
+                    turns.give_back(keys[count:])
+                    return keys[:count]
         return keys
 
     def all_keys(self) -> list[bytes]:
-        return list(self._tails)
+        """The keys of all streams, in order."""
+        return sorted(self._tails)
+
+    def put_back(self, keys: list[bytes]) -> list[bytes]:
+        """Put those of these streams back into their table that were lent by their rows; -> the others, still lent."""
+        by_row = [key for key in keys if key not in self._streams]
+        tails = [self._tails[key] for key in by_row]
+        waiting = sum([tail.size for tail in tails])
+        rows = put_all_rows(self._txn, tails)
+        self._size -= waiting - sum([tail.size for tail in tails])  # those that trim wait on
+        for key, row in zip(by_row, rows, strict=True):
+            if row is not None:
+                del self._tails[key]
+        return [key for key in keys if key in self._tails]
+
+    def is_for_appends(self, key: bytes) -> bool:
+        """Whether a stream that is lent has only been appended to since: entries that trim need its object."""
+        return key not in self._trimming
 
     def outdated(self, key: bytes) -> Stream | None:
         """The object of a lent stream, which knows nothing of what was appended; None when it is not lent."""
@@ -127,6 +151,7 @@ class LentStreams:
         if tail is None:
             return None
         self._size -= tail.size
+        self._trimming.discard(key)
         stream = self._streams.pop(key, None)
         if stream is None:
             changed = tail.stream_row()
@@ -142,5 +167,5 @@ class LentStreams:
         """Lose what was appended."""
         self._tails.clear()
         self._streams.clear()
-        self._turns.clear()
+        self._trimming.clear()
         self._size = 0

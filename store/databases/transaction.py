@@ -26,8 +26,8 @@ CACHED_GROUPS = 4096
 # If the consumers in memory take more, those of the groups that were not used for longest are let go.  The group that
 # was used last keeps its few consumers, or the index of its many: reading the names again takes 1.5 us for each.
 CACHED_CONSUMER_BYTES = 64 << 20
-# Beyond this each tick lets go of about as many streams as it has read, those first that were read first.  Reading a
-# stream's row again takes about 2 us.
+# Beyond this each tick lets go of about as many streams as it has read, each in its turn.  Reading a stream's row again
+# takes about 2 us.
 CACHED_BYTES = 16 << 20
 # Changed rows that a checkpoint may have to write at once, in some 5 ms; those beyond are written after each tick.
 MAX_CHANGED: Final = 2048
@@ -66,7 +66,7 @@ class WriteTxn(Transaction):
                     return
         if not self.dirty:
             for db in self.databases:
-                db.take_oldest_back()
+                db.take_part_back()
         self.write_changed()
 
     def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
@@ -116,7 +116,7 @@ class WriteTxn(Transaction):
             self._let_go_of_streams()
 
     def _let_go_of_streams(self) -> None:
-        """Forget the streams that were read first: as many as this tick has read, and no more than a batch beyond."""
+        """Forget as many streams as this tick has read, each in its turn, and no more than a batch beyond."""
         while self.cached_bytes > CACHED_BYTES:
             if not sum(db.let_go_of_oldest() for db in self.databases):
                 self.cached_bytes = 0  # nothing is left but the names that groups kept of long keys, which are gone too

@@ -13,9 +13,10 @@ from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams.nodes import first_node
 from riverbed.store.streams.trimming import trim_front
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
-from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail, open_tail_by_row
+from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail, open_tail_by_row, take_tails
 
 if TYPE_CHECKING:
+    from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.transaction import Transaction
 
@@ -93,6 +94,17 @@ def put_rows(txn: Transaction, tail: Tail) -> None:
     """Put the rows that wait in `tail` into their table."""
     if tail.size:
         txn.appender.putmulti(tail.take_rows())
+
+
+def put_all_rows(txn: Transaction, tails: list[Tail]) -> list[Row | None]:
+    """Put the rows that wait in all of `tails` into their table, and the rows of their streams into theirs.
+
+    -> the latter, None for each stream that was not lent by its row or has opened nodes since: it has to be taken back.
+    """
+    rows, stream_rows = take_tails(tails)
+    txn.appender.putmulti(rows)
+    txn.cursor("keys").putmulti([row for row in stream_rows if row is not None])
+    return stream_rows
 
 
 def append_one(stream: Stream, run: Run, entry_id: StreamID) -> bytes:

@@ -4,6 +4,8 @@
                           of XADDs and XACKs, or claims in that of XCLAIMs
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
     open_tail_by_row      the row of a stream -> what it takes, and then its row again
+    unknown_keys          a run of any keys -> those of streams that have nothing to take them
+    take_tails            what such streams were given -> rows, and the rows of the streams
     open_stream           such a row -> its values
     pack_stream           the values -> a row
     load                  the same for a run out of a log -> rows
@@ -73,6 +75,8 @@ __all__ = [
     "parse_front",
     "seal",
     "show_pending",
+    "take_tails",
+    "unknown_keys",
     "unseal",
     "unseal_in",
     "unseal_one",
@@ -121,6 +125,8 @@ if TYPE_CHECKING or IS_NATIVE:
         parse_front,
         seal,
         show_pending,
+        take_tails,
+        unknown_keys,
         unseal,
         unseal_in,
         unseal_one,
@@ -154,6 +160,8 @@ else:
         parse_front,
         seal,
         show_pending,
+        take_tails,
+        unknown_keys,
         unseal,
         unseal_in,
         unseal_one,

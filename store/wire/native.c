@@ -21,10 +21,11 @@
 #include <Python.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 20            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 21            /* raise it, here and in `interface.py`, when a function takes or returns others */
 
 /* The compiler is given all parts as one, so that it sees through every call.  Each part uses those above it. */
 #include "c/layout.h"
@@ -98,6 +99,8 @@ static PyMethodDef functions[] = {
     {"load", (PyCFunction)(void (*)(void))load, METH_FASTCALL, load_doc},
     {"open_tail", (PyCFunction)(void (*)(void))open_tail, METH_FASTCALL, open_tail_doc},
     {"open_tail_by_row", (PyCFunction)(void (*)(void))open_tail_by_row, METH_FASTCALL, open_tail_by_row_doc},
+    {"unknown_keys", (PyCFunction)(void (*)(void))unknown_keys, METH_FASTCALL, unknown_keys_doc},
+    {"take_tails", take_tails, METH_O, take_tails_doc},
     {"open_stream", (PyCFunction)(void (*)(void))open_stream, METH_FASTCALL, open_stream_doc},
     {"pack_stream", (PyCFunction)(void (*)(void))pack_stream, METH_FASTCALL, pack_stream_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},

@@ -499,6 +499,13 @@ def compare_appending(native: ModuleType, run: Any, expected: Any, at: int, rng:
             assert shown_tail(tail) == shown_tail(expected_tails[key]), (key, opened[key])
             if rng.random() < 0.5:
                 assert list(tail.take_rows()) == list(expected_tails[key].take_rows()), (key, opened[key])
+    asked = at, rng.choice([0, 20, 4096, 1 << 62]), tails, watched
+    assert native.unknown_keys(run, *asked) == reference.unknown_keys(expected, *asked), asked
+    if rng.random() < 0.5:
+        rows, streams = native.take_tails(list(tails.values()))
+        wanted_rows, wanted_streams = reference.take_tails([expected_tails[key] for key in tails])
+        assert streams == wanted_streams
+        assert sorted(rows) == list(wanted_rows)  # several may be of one stream here
     for key, tail in tails.items():
         assert list(tail.take_rows()) == list(expected_tails[key].take_rows()), (key, opened[key])
         assert shown_tail(tail) == shown_tail(expected_tails[key])
@@ -530,6 +537,8 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.pack_stream(b"k", values),
         lambda: native.load(logged, 0, {b"k": tail}, {b"x": 1}),
         lambda: list(filled.take_rows()),
+        lambda: list(native.take_tails([filled, native.open_tail_by_row(b"k", row, 9, 9, 9)])[0]),
+        lambda: native.unknown_keys(run, 0, 99, {b"x": 1}, {}),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending(PREFIX, [bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),

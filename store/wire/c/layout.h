@@ -116,12 +116,18 @@ typedef struct {
     Py_ssize_t size;
 } RowHead;
 
-/* Rows that leave a buffer one by one. */
+/* Rows of one stream in a buffer. */
 typedef struct {
-    PyObject_HEAD
     Buffer rows;
-    size_t at;
     char prefix[PREFIX_BYTES];
+} StreamRows;
+
+/* Rows that leave the buffers of some streams one by one. */
+typedef struct {
+    PyObject_VAR_HEAD           /* the size is the number of streams */
+    Py_ssize_t stream;          /* whose rows leave now */
+    size_t at;
+    StreamRows streams[1];
 } Rows;
 
 /* What may be appended to a stream, and what was: `reference/` says more. */

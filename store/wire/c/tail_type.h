@@ -6,11 +6,16 @@ rows_next(PyObject *self)
     Rows *rows = (Rows *)self;
     RowHead row;
     char key[KEY_BYTES];
-    if (rows->at == rows->rows.size)
+    while (rows->stream < rows->ob_base.ob_size && rows->at == rows->streams[rows->stream].rows.size) {
+        rows->stream++;
+        rows->at = 0;
+    }
+    if (rows->stream == rows->ob_base.ob_size)
         return NULL;
-    const char *from = rows->rows.data + rows->at;
+    const StreamRows *stream = &rows->streams[rows->stream];
+    const char *from = stream->rows.data + rows->at;
     memcpy(&row, from, sizeof(row));
-    memcpy(key, rows->prefix, PREFIX_BYTES);
+    memcpy(key, stream->prefix, PREFIX_BYTES);
     put_id(key + PREFIX_BYTES, row.id);
     rows->at += sizeof(row) + (size_t)row.size;
     return make_pair(PyBytes_FromStringAndSize(key, KEY_BYTES),
@@ -21,7 +26,9 @@ static void
 rows_dealloc(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    PyMem_Free(((Rows *)self)->rows.data);
+    Rows *rows = (Rows *)self;
+    for (Py_ssize_t i = 0; i < rows->ob_base.ob_size; i++)
+        PyMem_Free(rows->streams[i].rows.data);
     freefunc release = PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -37,10 +44,21 @@ static PyType_Slot rows_slots[] = {
 
 static PyType_Spec rows_spec = {
     .name = "riverbed.store.wire.native.Rows",
-    .basicsize = sizeof(Rows),
+    .basicsize = offsetof(Rows, streams),
+    .itemsize = sizeof(StreamRows),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = rows_slots,
 };
+
+/* Give the rows that wait in `tail` away. */
+static void
+move_rows(Tail *tail, StreamRows *to)
+{
+    memcpy(to->prefix, tail->prefix, PREFIX_BYTES);
+    to->rows = tail->rows;
+    tail->rows = (Buffer){NULL, 0, 0};
+    tail->rows_size = tail->trimmed * TRIMMED_BYTES;
+}
 
 PyDoc_STRVAR(take_rows_doc, "take_rows() -> an iterator of the rows that were appended since the last call");
 
@@ -52,13 +70,9 @@ tail_take_rows(PyObject *self, PyTypeObject *type, PyObject *const *Py_UNUSED(ar
     State *state = PyType_GetModuleState(type);
     if (state == NULL || !has_count("take_rows", count, 0))
         return NULL;
-    Rows *rows = (Rows *)PyType_GenericAlloc(state->rows_type, 0);
-    if (rows == NULL)
-        return NULL;
-    memcpy(rows->prefix, tail->prefix, PREFIX_BYTES);
-    rows->rows = tail->rows;
-    tail->rows = (Buffer){NULL, 0, 0};
-    tail->rows_size = tail->trimmed * TRIMMED_BYTES;
+    Rows *rows = (Rows *)PyType_GenericAlloc(state->rows_type, 1);
+    if (rows != NULL)
+        move_rows(tail, rows->streams);
     return (PyObject *)rows;
 }
 
@@ -98,6 +112,45 @@ tail_stream_row(PyObject *self, PyObject *Py_UNUSED(ignored))
         stream.ids[LAST_ID] = stream.ids[LAST_LIVE_ID] = stream.ids[TAIL_LAST_ID] = tail->last;
     }
     return make_pair(Py_NewRef(tail->key), make_stream_row(key, PyBytes_Size(tail->key), &stream));
+}
+
+static int
+order_by_stream(const void *one, const void *other)
+{
+    return memcmp(((const StreamRows *)one)->prefix, ((const StreamRows *)other)->prefix, PREFIX_BYTES);
+}
+
+PyDoc_STRVAR(take_tails_doc,
+"take_tails(tails) -> (rows, stream_rows)\n\n"
+"`take_rows` of all these tails, which are of different streams, in order, and `stream_row` of each.");
+
+static PyObject *
+take_tails(PyObject *module, PyObject *tails)
+{
+    State *state = PyModule_GetState(module);
+    if (!list_argument(tails))
+        return NULL;
+    Py_ssize_t count = PyList_Size(tails);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (!Py_IS_TYPE(PyList_GetItem(tails, i), state->tail_type)) {
+            PyErr_SetString(PyExc_TypeError, "tails are needed");
+            return NULL;
+        }
+    Rows *rows = (Rows *)PyType_GenericAlloc(state->rows_type, count);
+    PyObject *changed = rows == NULL ? NULL : PyList_New(count);
+    for (Py_ssize_t i = 0; changed != NULL && i < count; i++) {
+        PyObject *row = tail_stream_row(PyList_GetItem(tails, i), NULL);
+        if (row == NULL || PyList_SetItem(changed, i, row))
+            Py_CLEAR(changed);
+    }
+    if (changed == NULL) {
+        Py_XDECREF((PyObject *)rows);
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        move_rows((Tail *)PyList_GetItem(tails, i), &rows->streams[i]);
+    qsort(rows->streams, (size_t)count, sizeof(StreamRows), order_by_stream);
+    return make_pair((PyObject *)rows, changed);
 }
 
 static PyObject *

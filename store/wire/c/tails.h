@@ -378,6 +378,55 @@ open_tail_by_row(PyObject *module, PyObject *const *args, Py_ssize_t count)
     return (PyObject *)tail;
 }
 
+/* Whether one of the dicts has this key.  -> -1 with an exception set. */
+static int
+has_key(PyObject *const *dicts, Py_ssize_t count, PyObject *key)
+{
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (PyDict_Size(dicts[i]) > 0) {
+            int found = PyDict_Contains(dicts[i], key);
+            if (found)
+                return found;
+        }
+    return 0;
+}
+
+PyDoc_STRVAR(unknown_keys_doc,
+"unknown_keys(run, at, max_bytes, *dicts) -> keys\n\n"
+"The keys of entries of `run` from `at` on that trim nothing, have less than `max_bytes`, and are in no dict.");
+
+static PyObject *
+unknown_keys(PyObject *module, PyObject *const *args, Py_ssize_t count)
+{
+    if (count < 3) {
+        has_count("unknown_keys", count, 3);
+        return NULL;
+    }
+    const Run *run = run_argument(module, args[0]);
+    Py_ssize_t at = run == NULL ? -1 : position_argument(args[1], run->ob_base.ob_size);
+    Py_ssize_t max_bytes = at < 0 ? -1 : position_argument(args[2], PY_SSIZE_T_MAX);
+    if (max_bytes < 0)
+        return NULL;
+    for (Py_ssize_t i = 3; i < count; i++)
+        if (!PyDict_Check(args[i])) {
+            PyErr_SetString(PyExc_TypeError, "dicts are needed");
+            return NULL;
+        }
+    const char *data = PyBytes_AsString(run->chunk);
+    PyObject *keys = PyList_New(0);
+    for (; keys != NULL && at < run->ob_base.ob_size; at++) {
+        const Entry *entry = &run->entries[at];
+        if (entry->trim != NO_TRIM || entry->end - entry->fields >= max_bytes)
+            continue;
+        PyObject *key = PyBytes_FromStringAndSize(data + entry->key, entry->key_length);
+        int known = key == NULL ? -1 : has_key(args + 3, count - 3, key);
+        if (known < 0 || (!known && PyList_Append(keys, key)))
+            Py_CLEAR(keys);
+        Py_XDECREF(key);
+    }
+    return keys;
+}
+
 PyDoc_STRVAR(expand_one_doc,
 "expand_one(run, key, log_head) -> (row, size, log, reply)\n\n"
 "The first entry of `run` with the ID in `key`, whatever it asks for.");

@@ -54,6 +54,8 @@ from riverbed.store.wire.reference.tails import (
     load_xadds,
     open_tail,
     open_tail_by_row,
+    take_tails,
+    unknown_keys,
 )
 from riverbed.store.wire.reference.values import find_values, gather
 
@@ -84,6 +86,8 @@ __all__ = [
     "parse_front",
     "seal",
     "show_pending",
+    "take_tails",
+    "unknown_keys",
     "unseal",
     "unseal_in",
     "unseal_one",

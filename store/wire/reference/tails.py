@@ -8,7 +8,7 @@ only counts how many entries they remove.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from riverbed.store.wire.reference.ids import ID_BYTES, KEY_BYTES, MAX_HALF, MAX_ID, unpacked
 from riverbed.store.wire.reference.rows import Rows, seal
@@ -225,6 +225,23 @@ def open_tail_by_row(key: bytes, row: bytes, max_entries: int, max_bytes: int, n
     room = max(max_bytes - size, 0) if total else 0
     last_key = stream_no.to_bytes(KEY_BYTES - ID_BYTES, "big") + last_id.to_bytes(ID_BYTES, "big")
     return open_tail(last_key, _NO_ID, _NO_ID, length, 0, most, room, max_entries, max_bytes, nodes).opened_by(key, row)
+
+
+def take_tails(tails: list[Tail]) -> tuple[Iterator[tuple[bytes, bytes]], list[tuple[bytes, bytes] | None]]:
+    """`Tail.take_rows` of all these tails, which are of different streams, in order, and `Tail.stream_row` of each."""
+    stream_rows = [tail.stream_row() for tail in tails]
+    return iter(sorted(row for tail in tails for row in tail.take_rows())), stream_rows
+
+
+def unknown_keys(run: Run, at: int, max_bytes: int, *dicts: dict[bytes, Any]) -> list[bytes]:
+    """The keys of the entries of `run` from `at` on that are in none of the `dicts`, some more than once.
+
+    Without those of entries that trim, or whose fields have `max_bytes` or more.
+    """
+    if not 0 <= at <= len(run) or max_bytes < 0:
+        raise ValueError("not a place in the run, or a negative number")
+    simple = [entry.key for entry in run.entries[at:] if entry.trim is None and entry.size < max_bytes]
+    return [key for key in simple if not any(key in known for known in dicts)]
 
 
 def append(

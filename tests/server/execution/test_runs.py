@@ -27,8 +27,7 @@ from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
 from riverbed.server.stats.stats import Stats
 from riverbed.store.databases import lent, transaction
-from riverbed.store.databases.lent import BATCH as LENT_BATCH
-from riverbed.store.databases.lent import PART_BYTES
+from riverbed.store.databases.lent import PART_BYTES, PUT_BATCH
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
 from riverbed.store.format import pending
 from riverbed.store.tables.environment import TABLES
@@ -553,7 +552,7 @@ def test_rows_that_wait_are_put_into_their_table_in_parts_before_a_checkpoint(tm
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
         client = ticks.connect()
-        keys = [f"k{number}" for number in range(3 * LENT_BATCH)]
+        keys = [f"k{number}" for number in range(3 * PUT_BATCH)]
         await ticks.ask(client, *(f"XADD {key} * f v" for key in keys))
         for _ in range(5):
             await ticks.ask(client, *(f"XADD {key} * f v" for _ in range(40) for key in keys))
@@ -568,7 +567,7 @@ def test_rows_that_wait_are_put_into_their_table_in_parts_before_a_checkpoint(tm
         while txn.unwritten_parts:
             engine.write_part()
             found.append(count_rows())
-        assert 0 < max(second - first for first, second in pairwise(found)) <= LENT_BATCH * 201
+        assert 0 < max(second - first for first, second in pairwise(found)) <= PUT_BATCH * 201
         assert len(keys) * 201 - found[-1] < FEW_LENT_BYTES // 50
         assert sum(db.lent_count for db in txn.databases) == len(keys)  # none of them had to be taken back
         ticks.close()
@@ -586,7 +585,7 @@ def test_a_part_of_the_rows_that_wait_is_bounded_by_bytes_too(tmp_path: Path) ->
         size, count = 4000, 7
         for _ in range(2):
             await ticks.ask(
-                client, *(f"XADD k{key} * f {'x' * size}" for key in range(LENT_BATCH) for _ in range(count))
+                client, *(f"XADD k{key} * f {'x' * size}" for key in range(PUT_BATCH) for _ in range(count))
             )
         txn = ticks.engine.txn
         db = txn.databases[0]
@@ -595,9 +594,9 @@ def test_a_part_of_the_rows_that_wait_is_bounded_by_bytes_too(tmp_path: Path) ->
         db.put_lent_rows()
         assert PART_BYTES <= before - db.lent_bytes <= most
         before, count_before = db.lent_bytes, db.lent_count
-        db.take_oldest_back()
+        db.take_part_back()
         assert before - db.lent_bytes <= most
-        assert 0 < count_before - db.lent_count < LENT_BATCH
+        assert 0 < count_before - db.lent_count < PUT_BATCH
         ticks.close()
 
     in_loop(body())
@@ -617,7 +616,7 @@ def test_exact_trims_in_runs_leave_what_they_leave_one_by_one(tmp_path: Path, no
             )
             lines.append(rng.choice(looks).format(ms=MS, number=rng.randint(0, 400)))
         most = rng.choice([500, 5000, 1 << 21])
-        with patch.object(lent, "_MAX_BYTES", most), patch.object(lent, "BATCH", 1):
+        with patch.object(lent, "_MAX_BYTES", most), patch.object(lent, "PUT_BATCH", 1):
             ends = ["XRANGE s - +", "XINFO STREAM s", "XINFO STREAM t"]
             same(tmp_path / str(number), asked(*lines, *ends), stream_node_max_entries=node)
 

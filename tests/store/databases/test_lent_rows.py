@@ -10,6 +10,7 @@ import pytest
 
 from riverbed.server.errors import CommandError
 from riverbed.store.databases import transaction
+from riverbed.store.databases.lent import PART_BYTES
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.streams import key_key
 from riverbed.store.wire import APPENDED, LOGGED, Run, parse
@@ -67,6 +68,93 @@ def test_no_object_is_made(store: Store) -> None:
     stream = store.stream()
     assert (stream.length, stream.entries_added, stream.last_id >> 64, stream.tail_total) == (3, 3, 2, 3)
     assert not stream.dirty
+
+
+def test_streams_with_and_without_objects_in_one_pipeline(store: Store) -> None:
+    for number in range(9):
+        store.add(b"k%d" % number, "1-1")
+    forget(store)
+    store.stream(b"k3")  # of this one there is an object
+    lines = [f"XADD k{number} * f v" for number in (1, 2, 1, 3, 4, 5, 6, 7, 8, 0)]
+    assert append(store, "XADD k0 MAXLEN 9 * f v", *lines) == 11
+    assert (store.db.lent_count, len(store.db.cached)) == (9, 0)
+    assert [store.stream(b"k%d" % number).length for number in range(9)] == [3, 3, 2, 2, 2, 2, 2, 2, 2]
+
+
+def test_all_streams_of_a_pipeline_are_lent_at_once(store: Store) -> None:
+    for key in (b"a", b"b", b"c", b"d"):
+        store.add(key, "1-1")
+    store.run("PEXPIREAT", "d", NOW_MS + 1000)
+    forget(store)
+    store.db.interest[b"b"] = 1
+    assert append(store, *(f"XADD {key} 2-1 f v" for key in ("a", "new", "d", "b", "c"))) == 1
+    assert store.db.lent_count == 2  # `a` and `c`: one is missing, one expires, for one a client waits
+    store.db.interest.clear()
+    assert append(store, "XADD b 2-1 f v", "XADD c 2-1 f v") == 2
+    assert store.txn.cached_bytes == 3 * 1003
+    assert [store.stream(key).length for key in (b"a", b"b", b"c")] == [2, 2, 2]
+
+
+def test_streams_that_are_only_appended_to_are_lent_by_their_rows(store: Store) -> None:
+    for key in (b"plain", b"trimmed", b"grouped"):
+        store.add(key, "1-1")
+    store.run("XGROUP", "CREATE", "grouped", "g", "0")
+    append(store, "XADD plain 2-1 f v", "XADD trimmed MAXLEN ~ 9 2-1 f v", "XADD grouped 2-1 f v")
+    assert sorted(store.db.cached) == []
+    store.db.take_part_back()
+    assert sorted(store.db.cached) == [b"grouped", b"trimmed"]  # of these the objects are of use
+    assert store.db.lent_count == 0
+    append(store, "XADD trimmed 3-1 f v")
+    store.db.take_part_back()
+    assert sorted(store.db.cached) == [b"grouped"]
+    store.txn.write_back()
+    store.db.forget_cached()
+    assert [store.stream(key).length for key in (b"plain", b"trimmed", b"grouped")] == [2, 3, 2]
+
+
+def test_a_stream_that_is_lent_by_its_row_may_be_trimmed(store: Store) -> None:
+    for key in (b"a", b"b"):
+        store.add(key, "1-1", "1-2", "1-3")
+    forget(store)
+    append(store, "XADD a 2-1 f v", "XADD b 2-1 f v", "XADD a MAXLEN 2 2-2 f v")
+    assert (store.db.lent_count, len(store.db.cached)) == (2, 0)
+    store.db.take_part_back()
+    assert (store.db.lent_count, store.db.lent_bytes) == (0, 0)
+    assert [store.stream(key).length for key in (b"a", b"b")] == [2, 4]
+    assert store.violations() == []
+
+
+def test_rows_are_put_back_in_the_order_of_their_keys(store: Store) -> None:
+    keys = [b"%03d" % (number * 37 % 200) for number in range(200)]
+    for key in keys:
+        store.add(key, "1-1")
+    forget(store)
+    append(store, *(f"XADD {key.decode()} 2-1 f v" for key in keys))
+    left = [store.db.lent_count]
+    while store.db.lent_count:
+        store.db.take_part_back()
+        left.append(store.db.lent_count)
+        assert store.db._lent.all_keys() == sorted(keys)[len(keys) - left[-1] :]
+    assert left == [200, 136, 72, 0]
+    assert (store.txn.cached_bytes, store.db.lent_bytes) == (0, 0)
+    assert store.violations() == []
+
+
+def test_no_more_bytes_are_put_back_at_once_than_a_part_has(store: Store) -> None:
+    keys = [f"{number:02}" for number in range(40)]
+    for key in keys:
+        store.add(key.encode(), "1-1")
+    forget(store)
+    store.txn.configure_nodes(100, 20_000)
+    append(store, *(f"XADD {key} 2-1 f {'v' * 10_000}" for key in keys))
+    counts = [store.db.lent_count]
+    while store.db.lent_count:
+        store.db.take_part_back()
+        counts.append(store.db.lent_count)
+    part = -(-PART_BYTES // 10_100)
+    assert counts == [*range(40, 0, -part), 0]
+    assert store.db.lent_bytes == 0
+    assert [store.stream(key.encode()).length for key in keys] == [2] * 40
 
 
 def test_a_look_has_what_was_appended(store: Store) -> None:
@@ -134,17 +222,18 @@ def test_a_damaged_row_is_refused(store: Store) -> None:
 
 
 def test_rows_that_are_lent_are_let_go_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [b"k%d" % number for number in range(100)]
+    keys = [b"k%d" % number for number in range(1000)]
     for key in keys:
         store.add(key, "1-1")
     forget(store)
-    monkeypatch.setattr(transaction, "CACHED_BYTES", 20_000)
-    append(store, *(f"XADD {key.decode()} 2-1 f v" for key in keys))
+    monkeypatch.setattr(transaction, "CACHED_BYTES", 200_000)
+    for first in range(0, len(keys), 250):  # as many as make a run
+        append(store, *(f"XADD {key.decode()} 2-1 f v" for key in keys[first : first + 250]))
     assert store.db.lent_count == len(keys)
-    assert store.txn.cached_bytes > 100_000
+    assert store.txn.cached_bytes > 1_000_000
     store.txn.bound_caches()
-    assert store.db.lent_count < 20
-    assert 0 < store.txn.cached_bytes <= 20_000
+    assert store.db.lent_count < 200
+    assert 0 < store.txn.cached_bytes <= 200_000
     store.db.take_all_back()
     assert store.txn.cached_bytes == 0
     assert [store.stream(key).length for key in keys] == [2] * len(keys)

@@ -332,6 +332,13 @@ def test_wrong_arguments_to_claims_are_refused(native: ModuleType) -> None:
         ("open_tail_by_row", (b"k", b"row", 1, 1), TypeError),
         ("open_tail_by_row", (b"k", None, 1, 1, 1), TypeError),
         ("open_tail_by_row", (b"k", b"row", 1, -1, 1), ValueError),
+        ("unknown_keys", ("run", 0), TypeError),
+        ("unknown_keys", (None, 0, 1, {}), TypeError),
+        ("unknown_keys", ("run", 3, 1, {}), ValueError),
+        ("unknown_keys", ("run", 0, -1, {}), ValueError),
+        ("unknown_keys", ("run", 0, 1, {}, []), TypeError),
+        ("take_tails", ((),), TypeError),
+        ("take_tails", ([1],), TypeError),
         ("open_stream", (b"k",), TypeError),
         ("open_stream", (None, b"row"), TypeError),
         ("open_stream", (b"k", bytearray(9)), TypeError),
@@ -387,6 +394,21 @@ def test_wrong_arguments_are_refused(
             getattr(reference, name)(*arguments)
 
 
+def test_rows_of_many_tails_are_taken_in_the_order_of_their_streams(native: ModuleType) -> None:
+    numbers = [3, 256, 1, 2**40, 65_536, 2]
+    chunk = b"".join(b"*5\r\n$4\r\nXADD\r\n$1\r\n%d\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n" % at for at in range(6))
+    [run] = native.parse(APPENDED, chunk * 2)
+    last_keys = [number.to_bytes(8, "big") + bytes(16) for number in numbers]
+    tails = [native.open_tail(key, bytes(16), bytes(16), 0, 0, 9, 999, 9, 999, 9) for key in last_keys]
+    assert native.append(run, 0, {b"%d" % at: tail for at, tail in enumerate(tails)}, {}, 1)[0] == 12
+    rows, streams = native.take_tails(tails)
+    keys = [key for key, _ in rows]
+    assert keys == sorted(keys)
+    assert [int.from_bytes(key[:8], "big") for key in keys] == sorted(numbers * 2)
+    assert streams == [None] * 6
+    assert [list(part) for part in native.take_tails([])] == [[], []]
+
+
 def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
     for made in (native.Run, native.Mix, native.Claims, native.Tail):
         with pytest.raises(TypeError):
@@ -400,7 +422,7 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
     functions = ("append", "expand_one", "load", "load_xadds", "measure_leaf", "open_tail", "parse", "parse_front")
-    rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream")
+    rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream", "take_tails", "unknown_keys")
     for name in ("Run", "Mix", "Claims", "Tail", *functions, *rows_of_streams):
         assert hasattr(native, name)
         assert hasattr(reference, name)

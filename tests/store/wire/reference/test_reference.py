@@ -21,6 +21,8 @@ from riverbed.store.wire.reference import (
     parse,
     parse_front,
     seal,
+    take_tails,
+    unknown_keys,
 )
 from riverbed.store.wire.reference.requests import Requests
 from tests.support.wire_fuzz import IDS, ODD, wire
@@ -352,6 +354,25 @@ def test_a_run_is_appended_as_rows_log_and_replies_to_the_tails_of_its_keys() ->
 
 def bytes_of(rows: list[tuple[bytes, bytes]]) -> int:
     return sum(len(key) + len(row) for key, row in rows)
+
+
+def test_rows_of_many_tails_are_taken_in_the_order_of_their_streams() -> None:
+    tails = {key: tail_of(8, prefix=stream_prefix(number)) for key, number in ((b"s", 300), (b"t", 2), (b"u", 5))}
+    append(one_run([xadd(b"a"), xadd(b"b", key=b"t"), xadd(b"c")]), 0, tails, {}, MS)
+    rows, streams = take_tails(list(tails.values()))
+    ids = [make_id(MS, seq) for seq in (9, 9, 10)]
+    places = [stream_prefix(2), stream_prefix(300), stream_prefix(300)]
+    assert [key for key, _ in rows] == [place + pack_id(entry_id) for place, entry_id in zip(places, ids, strict=True)]
+    assert streams == [None] * 3  # none was opened by its row
+    assert [tail.size for tail in tails.values()] == [0] * 3
+
+
+def test_keys_are_unknown_that_are_in_no_dict_and_simple() -> None:
+    run = one_run([xadd(b"a"), xadd(b"b", key=b"t"), xadd(b"c" * 50, key=b"u"), xadd(b"d", key=b"v"), xadd(b"e")])
+    assert unknown_keys(run, 0, 1000, {}, {b"v": 1}) == [b"s", b"t", b"u", b"s"]
+    assert unknown_keys(run, 1, 40, {b"s": 1}) == [b"t", b"v"]
+    trimming = one_run([[b"XADD", b"s", b"MAXLEN", b"9", b"*", b"f", b"v"], xadd(b"b", key=b"t")])
+    assert unknown_keys(trimming, 0, 1000) == [b"t"]
 
 
 def test_a_run_of_a_log_is_loaded_into_the_tails_of_its_keys_with_the_ids_it_has() -> None:

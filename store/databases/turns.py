@@ -1,0 +1,45 @@
+"""The keys of what is in memory, a few at a time: each has its turn before those that come meanwhile.
+
+The first keys of a dict are not cheap to find: whoever deletes in front leaves a gap, and each look passes over all of
+them.  Of 16,000 streams that were let go of, this took 0.4 us each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Turns:
+    """The turns of the keys of `held`, a dict that changes.
+
+    They come in the order of the dict, whose objects are then freed about as they lie in memory; or `by_key`, so that
+    rows which are neighbours in a table are put there one after the other, in two thirds of the time.
+    """
+
+    __slots__ = ("_by_key", "_held", "_left")
+
+    def __init__(self, held: dict[bytes, Any], *, by_key: bool) -> None:
+        self._held = held
+        self._by_key = by_key
+        self._left: list[bytes] = []  # the next one last
+
+    def take(self, most: int) -> list[bytes]:
+        """The keys whose turn it is, `most` if so many are there.
+
+        If fewer would then be left until all begin again, these are added: whoever counts calls counts on full ones.
+        """
+        held = self._held
+        keys: list[bytes] = []
+        while held and not keys:
+            if not self._left:
+                self._left = sorted(held, reverse=True) if self._by_key else list(reversed(held))
+            left = self._left
+            while left and (len(keys) < most or len(left) < most):
+                key = left.pop()
+                if key in held:
+                    keys.append(key)
+        return keys
+
+    def give_back(self, keys: list[bytes]) -> None:
+        """Let keys that were taken last have their turns next."""
+        self._left.extend(reversed(keys))
