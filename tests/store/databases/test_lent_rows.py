@@ -95,6 +95,16 @@ def test_all_streams_of_a_pipeline_are_lent_at_once(store: Store) -> None:
     assert [store.stream(key).length for key in (b"a", b"b", b"c")] == [2, 2, 2]
 
 
+def test_behind_a_stream_that_cannot_be_lent_no_row_is_read(store: Store) -> None:
+    for key in (b"a", b"expiring"):
+        store.add(key, "1-1")
+    store.run("PEXPIREAT", "expiring", NOW_MS + 1000)
+    for key in ("new", "expiring"):
+        forget(store)
+        assert append(store, f"XADD {key} 2-1 f v", "XADD a 2-1 f v") == 0
+        assert store.db.lent_count == 0
+
+
 def test_streams_that_are_only_appended_to_are_lent_by_their_rows(store: Store) -> None:
     for key in (b"plain", b"trimmed", b"grouped"):
         store.add(key, "1-1")
