@@ -208,9 +208,12 @@ class Database(Namespace):
         key, size, trims = run.entry(at)
         if key in self.interest:
             return False
+        lent_count = self.lent_count
         stream = self.cached.get(key) or self.take_back(key)
         if stream is None:
-            if not trims and size < self.txn.node_max_bytes and self._lend_rows(run, at, key):
+            if not trims and size < self.txn.node_max_bytes and self._lend_row(key):
+                if self.lent_count > lent_count:  # else the entry was refused, and those behind it had their look
+                    self._lend_rows_behind(run, at)
                 return True
             stream = self.stream(key, 0)
         if stream is None or stream.expire_ms:
@@ -219,23 +222,26 @@ class Database(Namespace):
         self._lent.lend(stream, size, trims)
         return True
 
-    def _lend_rows(self, run: Run, at: int, first: bytes) -> bool:
-        """Lend by their rows the streams from entry `at` on that are not in memory; -> whether the `first` one was.
+    def _lend_row(self, key: bytes) -> bool:
+        """Lend the stream at `key`, which is not in memory, by its row; -> whether it can be."""
+        packed = streams.key_key(self.keyspace_no, key)
+        row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
+        if row is None or not self._lent.lend_row(key, packed, row):
+            return False
+        self._count_cached(_size_of(key))
+        return True
 
-        To read the rows of a pipeline at once, and to go on with all of it, takes three quarters of the time.  If the
-        first one cannot be lent none is read: of a pipeline that makes streams each entry would read all behind it.
+    def _lend_rows_behind(self, run: Run, at: int) -> None:
+        """Lend by their rows the streams behind entry `at` that are not in memory.
+
+        To read the rows of a pipeline at once, and to go on with all of it, takes three quarters of the time.  Behind a
+        stream that cannot be lent nothing is read: each entry of a pipeline that makes streams would read all others.
         """
         lent, number = self._lent, self.keyspace_no
-        packed = streams.key_key(number, first)
-        row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
-        if row is None or not lent.lend_row(first, packed, row):
-            return False
-        self._count_cached(_size_of(first))
         others = lent.unknown_keys(run, at + 1, self.cached, self.interest)
         keys = {streams.key_key(number, key): key for key in others}
         rows = [(keys[packed], packed, row) for packed, row in self.txn.cursor("keys").getmulti(list(keys))]
         self._count_cached(sum([_size_of(key) for key, packed, row in rows if lent.lend_row(key, packed, row)]))
-        return True
 
     def take_back(self, key: bytes) -> Stream | None:
         """Enter what was appended to a stream that is lent; -> the stream, None when there is no object of it."""

@@ -105,6 +105,15 @@ def test_behind_a_stream_that_cannot_be_lent_no_row_is_read(store: Store) -> Non
         assert store.db.lent_count == 0
 
 
+def test_behind_an_entry_that_was_refused_no_row_is_read(store: Store) -> None:
+    for key in (b"a", b"b"):
+        store.add(key, "1-1")
+    forget(store)
+    assert append(store, "XADD a 2-1 f v") == 1
+    assert append(store, "XADD a 1-1 f v", "XADD b 2-1 f v") == 0
+    assert store.db.lent_count == 1
+
+
 def test_streams_that_are_only_appended_to_are_lent_by_their_rows(store: Store) -> None:
     for key in (b"plain", b"trimmed", b"grouped"):
         store.add(key, "1-1")
