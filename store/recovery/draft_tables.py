@@ -1,4 +1,4 @@
-"""Tables that are made from nothing, in a place where nobody looks for them before they are complete.
+"""Tables that are made from nothing, in a place where no server or tool looks before they are complete.
 
 Their commits need not be durable one by one: what a kill or a power cut leaves of them is deleted.  So a commit does
 not wait for the disk, and a thread syncs it while the next one is made.  Only one commit is ever unsynced, as otherwise

@@ -57,7 +57,7 @@ class TablesFromLog:
         map_bytes: int = DEFAULT_MAP_BYTES,
         is_draft: bool = True,
     ) -> None:
-        """With `is_draft` nobody uses the tables before `commit` or `make_durable` has returned: see `DraftTables`."""
+        """With `is_draft` the tables are used only when `commit` or `make_durable` has returned: see `DraftTables`."""
         self.directory = directory
         self.tables = DraftTables(directory, map_bytes) if is_draft else Tables(directory, map_bytes)
         self.txn = WriteTxn(self.tables)

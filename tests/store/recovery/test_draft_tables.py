@@ -1,4 +1,4 @@
-"""Tables that nobody uses before they are durable: no commit waits for the disk, and no failed sync is forgotten."""
+"""Tables that are used only when they are durable: no commit waits for the disk, and no failed sync is forgotten."""
 
 from __future__ import annotations
 
