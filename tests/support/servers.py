@@ -40,15 +40,24 @@ PATIENCE_S = 240.0
 _SCRUB = "scrub_worker"
 
 # Below those that a kernel gives to sockets that take any, such as a proxy or the near end of a connection: between our
-# look and the server's own bind none of these is given away.  The first is chosen at random, should tests run twice.
+# look and the server's own bind none of these is given away.
 _PORTS = range(10_000, 32_000)
-_next_port = itertools.count(random.SystemRandom().randrange(len(_PORTS)))
+
+
+def ports_of_worker(environment: Mapping[str, str]) -> range:
+    """The ports of one worker of pytest: another's server may be about to take one that looks free."""
+    number = int(environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return _PORTS[number :: int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1"))]
+
+
+_ports = ports_of_worker(os.environ)
+_next_port = itertools.count(random.SystemRandom().randrange(len(_ports)))  # tests may run twice at a time
 
 
 def free_port() -> int:
     """A port that was free a moment ago.  `Server.start` tries another one when it was taken meanwhile."""
-    for _ in _PORTS:
-        port = _PORTS[next(_next_port) % len(_PORTS)]
+    for _ in _ports:
+        port = _ports[next(_next_port) % len(_ports)]
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", port))
             return port

@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.forking import ForkedServer, is_possible
-from tests.support.servers import IMPORTED_FROM, ROOT, RedisServer, RiverbedServer, Server, StartError, free_port
+from tests.support.servers import (
+    IMPORTED_FROM,
+    ROOT,
+    RedisServer,
+    RiverbedServer,
+    Server,
+    StartError,
+    free_port,
+    ports_of_worker,
+)
 from tests.support.waiting import until
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -35,6 +44,13 @@ def test_a_server_that_took_the_port_first_is_not_taken_for_ours(
         assert server.port != riverbed.port
         with server.client() as client:
             assert str(server.pid) in client.tree("INFO", "server").text.decode()
+
+
+def test_no_port_belongs_to_two_workers() -> None:
+    names = [{"PYTEST_XDIST_WORKER": f"gw{number}", "PYTEST_XDIST_WORKER_COUNT": "3"} for number in range(3)]
+    ports = [set(ports_of_worker(name)) for name in names]
+    assert set.union(*ports) == set(ports_of_worker({}))
+    assert sum(map(len, ports)) == len(set.union(*ports))
 
 
 class Started(RiverbedServer):
