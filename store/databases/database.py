@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.databases.copying import CopyInTheMaking
 from riverbed.store.databases.lent import LentStreams
+from riverbed.store.databases.recent_keys import RecentKeys
 from riverbed.store.databases.turns import Turns
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
@@ -21,9 +22,11 @@ from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.text import quoted
 from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
+from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.ranges import seek_below
 from riverbed.store.tables.transaction import Namespace
+from riverbed.store.wire import open_stream
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
@@ -54,6 +57,7 @@ class Database(Namespace):
         self._cached_bytes = 0  # of `cached` and of what is lent
         self._turns = Turns(self.cached, by_key=False)  # of being let go of
         self._lent = LentStreams(txn)
+        self.read_lately = RecentKeys()  # of streams that were not in memory
         self._groups: dict[Stream, Groups] = {}  # of cached streams
         self._recent_deliveries = recent_deliveries
 
@@ -105,6 +109,22 @@ class Database(Namespace):
             if not self.txn.follows:
                 self.expire(stream)
             return None
+        return stream
+
+    def readable(self, key: bytes, now_ms: int) -> ReadableStream | None:
+        """As `stream`, for one who reads it at once.
+
+        A stream that is not in memory, and was not read lately, gets no object that is kept.
+        """
+        stream = self.cached.get(key)
+        if stream is None or stream.expire_ms:
+            if stream is None and self.take_back(key) is None and not self.read_lately.note(key):
+                packed = streams.key_key(self.keyspace_no, key)
+                row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
+                values = None if row is None else open_stream(packed, row)
+                if values is not None and not values[4]:
+                    return ReadableStream.of_values(self.txn, values)
+            return self.stream(key, now_ms)
         return stream
 
     def _read(self, key: bytes) -> Stream | None:

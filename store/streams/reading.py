@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
@@ -35,6 +35,7 @@ class ReadableStream:
     __slots__ = (
         "first_id",
         "floor_id",
+        "last_id",
         "last_live_id",
         "length",
         "node_count",
@@ -53,6 +54,7 @@ class ReadableStream:
         self.prefix = streams.stream_prefix(stream_no)
         self.length = 0
         self.first_id = MIN_ID
+        self.last_id = MIN_ID
         self.last_live_id = MIN_ID
         self.floor_id = MIN_ID
         self.node_count = 0  # closed nodes, the tail not counted
@@ -60,6 +62,19 @@ class ReadableStream:
         self.tail_total = 0
         self.tail_dead = 0
         self.tail_bytes = 0
+
+    @staticmethod
+    def of_values(txn: Transaction, values: tuple[Any, ...]) -> ReadableStream:
+        """The stream with these values of its row, as `open_stream` returns them.  Use it at once: it goes out of date.
+
+        A `Stream` that is made, kept and let go of takes 1.2 us more.
+        """
+        stream = ReadableStream(txn, values[0])
+        stream.length = values[2]
+        stream.first_id, stream.last_id, stream.last_live_id = values[5], values[6], values[7]
+        stream.floor_id, stream.tail_first_id = values[9], values[10]
+        stream.node_count, stream.tail_total, stream.tail_dead, stream.tail_bytes = values[13:17]
+        return stream
 
     @property
     def node_total(self) -> int:

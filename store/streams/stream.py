@@ -49,7 +49,6 @@ class Stream(ReadableStream):
         "group_count",
         "idempotence",
         "key",
-        "last_id",
         "log_heads",
         "max_deleted_id",
         "namespace",
@@ -60,7 +59,6 @@ class Stream(ReadableStream):
         super().__init__(txn, stream_no)
         self.namespace = namespace
         self.key = key
-        self.last_id = MIN_ID
         self.max_deleted_id = MIN_ID
         self.entries_added = 0
         self.expire_ms = 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.streams.stream import Stream
+    from riverbed.store.streams.reading import ReadableStream
 
 NEW_IN_XREAD: Final = (
     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> <consumer> option."
@@ -76,7 +76,7 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
             if args.take_option() != b"COUNT" or not len(args):
                 raise CommandError(errors.SYNTAX)
             count = max(args.take_int(), 0)
-    stream = request.db.stream(argv[1], request.now_ms)
+    stream = request.db.readable(argv[1], request.now_ms)
     if stream is None:
         return []
     if count == 0:
@@ -123,10 +123,10 @@ def xread(request: Request) -> Reply:
     options = parse_read(request.argv, request.now_ms, with_group=False)
     if len(options.keys) > _STREAMS_A_TURN:
         return in_slices(request, partial(_read_many, options))
-    positions: list[tuple[bytes, Stream | None, StreamID]] = []
+    positions: list[tuple[bytes, ReadableStream | None, StreamID]] = []
     resolved: list[bytes] = []
     for key, word in zip(options.keys, options.ids, strict=True):
-        stream = request.db.stream(key, request.now_ms)
+        stream = request.db.readable(key, request.now_ms)
         position = _resolve_position(word, stream)
         positions.append((key, stream, position))
         # `$` keeps the meaning it has now, `+` is looked up again
@@ -169,7 +169,7 @@ def _read_many(options: ReadOptions, request: Request) -> Work:
     for number, (key, word) in enumerate(zip(options.keys, options.ids, strict=True), 1):
         if number % _STREAMS_A_TURN == 0:
             yield
-        stream = request.db.stream(key, request.now_ms)
+        stream = request.db.readable(key, request.now_ms)
         position = _resolve_position(word, stream)
         positions.append(position)
         resolved.append(id_text(position) if word == b"$" else word)
@@ -218,7 +218,7 @@ def _wait(
 
     def has_news(start: int, end: int) -> bool:
         for key, position in zip(options.keys[start:end], positions[start:end], strict=True):
-            stream = db.stream(key, 0)
+            stream = db.readable(key, 0)
             if stream is not None and stream.length and stream.last_live_id > position:
                 return True
         return False
@@ -285,7 +285,7 @@ def _count_within(entries: StreamView, start: StreamID, key: bytes, budget: Read
     return total
 
 
-def _resolve_position(word: bytes, stream: Stream | None) -> StreamID:
+def _resolve_position(word: bytes, stream: ReadableStream | None) -> StreamID:
     """The ID after which to read."""
     if word == b"$":
         return MIN_ID if stream is None else stream.last_id

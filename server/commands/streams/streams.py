@@ -174,7 +174,7 @@ def _choose_id(wanted: StreamID | AutoSeq | None, stream: Stream | None, now_ms:
 @command("XLEN key", Flag.READONLY | Flag.FAST, summary="Counts a stream's entries.")
 def xlen(request: Request) -> int:
     """XLEN key -> how many entries; 0 for a missing key."""
-    stream = request.db.stream(request.argv[1], request.now_ms)
+    stream = request.db.readable(request.argv[1], request.now_ms)
     return 0 if stream is None else stream.length
 
 
