@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.groups.claim_runs import claim_each
 from riverbed.server.commands.groups.mixes import add_and_ack
+from riverbed.server.commands.streams.range_runs import xrange_each
 from riverbed.server.commands.streams.streams import xadd_run
 from riverbed.server.commands.table import COMMANDS, Command, Flag
 from riverbed.server.errors import CommandError, unknown_subcommand
 from riverbed.server.stats.stats import MixCounters
-from riverbed.store.wire import Claims, Mix, Run
+from riverbed.store.wire import Claims, Mix, Ranges, Run
 
 if TYPE_CHECKING:
     from riverbed.server.commands.table import Handler
@@ -51,21 +52,23 @@ class FastCommand:
 
 
 # What stands in the place of a request's name -> its command.
-FastCommands = dict[bytes | type[Run] | type[Mix] | type[Claims], FastCommand]
+FastCommands = dict[bytes | type[Run] | type[Mix] | type[Claims] | type[Ranges], FastCommand]
 
 
 def fast_commands(stats: Stats) -> FastCommands:
     """The fast path's table, with upper-case and lower-case names; other spellings take the slow path.
 
-    Runs of XADD, mixes with XACK, and claims are under their class, which stands in the place of their name.
+    Runs of XADD, mixes with XACK, claims, and ranges are under their class, which stands in the place of their name.
     """
     load_commands()
     xadd = COMMANDS[b"XADD"]
     of_xadd = stats.counters(xadd.full_name)
     of_mixes = MixCounters(of_xadd, stats.counters(COMMANDS[b"XACK"].full_name))
     xclaim = COMMANDS[b"XCLAIM"]
+    xrange = COMMANDS[b"XRANGE"]
     plain: FastCommands = {
         Claims: FastCommand(xclaim, stats.counters(xclaim.full_name), run_handler=claim_each),
+        Ranges: FastCommand(xrange, stats.counters(xrange.full_name), run_handler=xrange_each),
         Run: FastCommand(xadd, of_xadd, run_handler=xadd_run),
         Mix: FastCommand(xadd, of_mixes, run_handler=partial(add_and_ack, of_mixes)),
     }

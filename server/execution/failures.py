@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 _REPORT_SECONDS: Final = 60
+# First bytes of replies that say how much follows: bytes, or values.
+_BULKS: Final = (b"$", b"=", b"!")
+_ARRAYS: Final = (b"*", b"~", b"%")
 
 
 class Sliced(Protocol):
@@ -239,18 +242,23 @@ def _undone(wire: bytes, refusal: Refusal) -> bytes:
 
 
 def _reply_count(wire: bytes) -> int:
-    """How many replies `wire` holds: what answers a run, a mix or claims is one piece."""
+    """How many replies `wire` holds: what answers requests that are neighbours is one piece."""
     count = at = 0
-    while True:
-        if wire.startswith(b"*1\r\n$", at):
-            at += 4
-        kind = wire[at : at + 1]
-        if kind not in (b"$", b":") and not wire.startswith(b"*0\r\n", at):
-            return max(count, 1)
-        end = wire.index(b"\r\n", at)
-        size = int(wire[at + 1 : end]) if kind == b"$" else -1
-        at = end + 2 if size < 0 else end + size + 4
+    while at < len(wire):
+        left = 1  # values until the end of this reply
+        while left > 0:
+            end = wire.find(b"\r\n", at)
+            if end < 0:
+                return max(count, 1)  # a part of a long one
+            start, at = at, end + 2
+            kind = wire[start : start + 1]
+            left -= 1
+            if kind in _BULKS and wire[start + 1 : end] != b"-1":
+                at += int(wire[start + 1 : end]) + 2
+            elif kind in _ARRAYS:
+                left += max(int(wire[start + 1 : end]), 0) * (2 if kind == b"%" else 1)
         count += 1
+    return max(count, 1)
 
 
 def _refusal(refusal: Refusal, kept: bytes = b"") -> Settled:

@@ -195,7 +195,9 @@ class FastPath:
                 except Exception as error:
                     before = Mark(mark, extension_bytes, changes)
                     if not isinstance(argv, list):
-                        self._failures.roll_back(before)  # the request that cannot be executed fails again
+                        if not (entry.command.flags & Flag.READONLY and txn.is_unchanged_since(before)):
+                            self._failures.roll_back(before)
+                        # the request that cannot be executed fails again
                         run_count -= 1
                         run_of = run_of if run_count else None
                         count += _take_one_by_one(session, argv, requests, waiting)

@@ -1,7 +1,7 @@
 """Requests and runs of XADD, cut out of their own bytes; a run then becomes rows, log lines and replies.
 
     parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs, mixes in that
-                          of XADDs and XACKs, or claims in that of XCLAIMs
+                          of XADDs and XACKs, claims in that of XCLAIMs, or ranges in that of XRANGEs
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
     open_tail_by_row      the row of a stream -> what it takes, and then its row again
     unknown_keys          a run of any keys -> those of streams that have nothing to take them
@@ -48,6 +48,7 @@ __all__ = [
     "LoggedRequests",
     "Mix",
     "Neighbours",
+    "Ranges",
     "Request",
     "Requests",
     "Run",
@@ -101,6 +102,7 @@ if TYPE_CHECKING or IS_NATIVE:
     from riverbed.store.wire.native import (
         Claims,
         Mix,
+        Ranges,
         Run,
         Tail,
         append,
@@ -136,6 +138,7 @@ else:
     from riverbed.store.wire.reference import (
         Claims,
         Mix,
+        Ranges,
         Run,
         Tail,
         append,
@@ -171,8 +174,8 @@ else:
 LoggedRequest = list[bytes] | Run
 LoggedRequests = list[LoggedRequest]
 # Requests that are neighbours, and stand in the place of one.
-Neighbours = Run | Mix | Claims
-Request = LoggedRequest | Mix | Claims
+Neighbours = Run | Mix | Claims | Ranges
+Request = LoggedRequest | Mix | Claims | Ranges
 Requests = list[Request]
 
 

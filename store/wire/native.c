@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 21            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 22            /* raise it, here and in `interface.py`, when a function takes or returns others */
 
 /* The compiler is given all parts as one, so that it sees through every call.  Each part uses those above it. */
 #include "c/layout.h"
@@ -43,6 +43,7 @@
 #include "c/runs.h"
 #include "c/mixes.h"
 #include "c/claims.h"
+#include "c/ranges.h"
 #include "c/tail_type.h"
 
 static int
@@ -57,6 +58,9 @@ fill_module(PyObject *module)
         return -1;
     state->claims_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &claims_spec, NULL);
     if (state->claims_type == NULL || PyModule_AddType(module, state->claims_type) < 0)
+        return -1;
+    state->ranges_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &ranges_spec, NULL);
+    if (state->ranges_type == NULL || PyModule_AddType(module, state->ranges_type) < 0)
         return -1;
     state->tail_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &tail_spec, NULL);
     if (state->tail_type == NULL || PyModule_AddType(module, state->tail_type) < 0)
@@ -75,6 +79,7 @@ traverse_module(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->run_type);
     Py_VISIT(state->mix_type);
     Py_VISIT(state->claims_type);
+    Py_VISIT(state->ranges_type);
     Py_VISIT(state->tail_type);
     Py_VISIT(state->rows_type);
     return 0;
@@ -87,6 +92,7 @@ clear_module(PyObject *module)
     Py_CLEAR(state->run_type);
     Py_CLEAR(state->mix_type);
     Py_CLEAR(state->claims_type);
+    Py_CLEAR(state->ranges_type);
     Py_CLEAR(state->tail_type);
     Py_CLEAR(state->rows_type);
     return 0;

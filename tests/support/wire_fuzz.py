@@ -74,8 +74,8 @@ def random_request(rng: random.Random) -> bytes:
     end = b"xx" if rng.random() < 0.05 else b"\r\n"
     if rng.random() < 0.1:
         return wire([rng.choice([b"PING", b"XACK", b"MULTI", b""])] * rng.randint(1, 9), end)
-    if rng.random() < 0.3:
-        return rng.choice([random_xack, random_xclaim])(rng, end)
+    if rng.random() < 0.4:
+        return rng.choice([random_xack, random_xclaim, random_xrange])(rng, end)
     name = rng.choice([b"XADD"] * 6 + [b"xadd"] * 2 + [b"Xadd"])
     ids = [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99))] * 3 + [b"%d" % rng.randint(0, 9), rng.choice(IDS)]
     wanted = rng.choice([b"*"] * 4 + ids)
@@ -118,6 +118,19 @@ def random_xclaim(rng: random.Random, end: bytes) -> bytes:
     return wire(words, end)
 
 
+def random_xrange(rng: random.Random, end: bytes) -> bytes:
+    ids = [b"%d-%d" % (rng.randint(0, 3), rng.randint(0, 99)), b"7", rng.choice(IDS)]
+    words = [
+        rng.choice([b"XRANGE"] * 8 + [b"xrange", b"XRange"]),
+        rng.choice(KEYS),
+        rng.choice([b"-", b"-", *ids, b"+", b"(1-1"]),
+        rng.choice([b"+", b"+", *ids, b"-", b"(1-1"]),
+        rng.choice([b"COUNT"] * 9 + [b"count", b"Count", b"COUNTS", b"COUN\x34"]),
+        *rng.choice([[b"1"]] * 9 + [[b"2"], [b"01"], [b""], [b"1", b"1"], []]),
+    ]
+    return wire(words, end)
+
+
 def random_chunk(rng: random.Random) -> bytes:
     """Requests that follow each other, mostly sound, with neighbours that are alike; some bytes may be changed."""
     parts = []
@@ -141,6 +154,8 @@ def shown(requests: list[Any] | None) -> list[Any] | None:
 def shown_request(one: Any) -> Any:
     if isinstance(one, list):
         return one
+    if are_ranges(one):
+        return shown_ranges(one)
     return shown_mix(one) if is_mix(one) else shown_claims(one) if are_claims(one) else shown_run(one)
 
 
@@ -150,6 +165,15 @@ def is_mix(one: Any) -> bool:
 
 def are_claims(one: Any) -> bool:
     return type(one).__name__ == reference.Claims.__name__
+
+
+def are_ranges(one: Any) -> bool:
+    return type(one).__name__ == reference.Ranges.__name__
+
+
+def shown_ranges(ranges: Any) -> Any:
+    singles = [ranges.request(at) for at in range(len(ranges))]
+    return len(ranges), ranges.size, ranges.bounds(), ranges.requests(), singles
 
 
 def shown_claims(claims: Any) -> Any:
@@ -202,6 +226,9 @@ def compare_request(native: ModuleType, one: Any, expected: Any, rng: random.Ran
     if are_claims(one):
         compare_claims(one, expected, rng)
         return
+    if are_ranges(one):
+        compare_ranges(one, expected, rng)
+        return
     if is_mix(one):
         compare_mixes(one, expected, rng)
         one, expected = one.adds, expected.adds
@@ -240,6 +267,15 @@ def compare_claims(claims: Any, expected: Any, rng: random.Random) -> None:
         assert outcome(claims.request, number) == outcome(expected.request, number)
     claimed = bytes(rng.choices([0, 1], k=rng.choice([0, 1, len(rest), len(rest) + 1])))
     assert outcome(rest.replies, claimed) == outcome(expected_rest.replies, claimed), (rest.requests(), claimed)
+
+
+def compare_ranges(ranges: Any, expected: Any, rng: random.Random) -> None:
+    """The same for what is made of ranges."""
+    at = rng.randrange(len(ranges))
+    assert shown_ranges(ranges.rest(at)) == shown_ranges(expected.rest(at))
+    for number in (-1, len(ranges)):
+        assert outcome(ranges.rest, number) == outcome(expected.rest, number)
+        assert outcome(ranges.request, number) == outcome(expected.request, number)
 
 
 def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random) -> None:

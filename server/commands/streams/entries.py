@@ -7,6 +7,8 @@ from typing import Final
 from riverbed.store.format.resp import array_head
 
 PAIR: Final = b"*2\r\n"
+NO_ENTRY: Final = b"*0\r\n"
+ONE_ENTRY: Final = b"*1\r\n" + PAIR  # in front of its row
 
 
 def entry_wire(row: bytes) -> bytes:

@@ -9,7 +9,7 @@ from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_entry_id, parse_int
 from riverbed.server.commands.showing import Part, Room, ShownRange
 from riverbed.server.commands.slices import in_pieces, in_slices
-from riverbed.server.commands.streams.entries import entries_wire
+from riverbed.server.commands.streams.entries import NO_ENTRY, ONE_ENTRY, entries_wire
 from riverbed.server.commands.streams.options import ReadOptions, parse_range_end, parse_range_start, parse_read
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
@@ -39,10 +39,8 @@ _STREAMS_A_TURN = 250
 SIZED_ENTRIES: Final = 1000
 # No row of an entry is shorter.
 _MIN_ROW_BYTES: Final = 24
-_NO_ENTRY: Final = b"*0\r\n"
-_ONE_ENTRY: Final = b"*1\r\n*2\r\n"
 # What MAXSIZE charges an entry with besides its row: the heads of an array of one, and of the pair that it is.
-_ENTRY_HEADS: Final = len(b"*1\r\n*2\r\n")
+_ENTRY_HEADS: Final = len(ONE_ENTRY)
 
 
 @command(
@@ -84,7 +82,7 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
     room = request.room
     if count == 1 and not reverse and (room is None or request.txn.largest_row <= room):
         row = stream.first_entry(start, end)
-        return (_NO_ENTRY if row is None else _ONE_ENTRY + row,)
+        return (NO_ENTRY if row is None else ONE_ENTRY + row,)
     rows = stream.entries_within(start, end, count, room, reverse=reverse)
     if rows is None:
         return in_slices(request, partial(_long_range, start, end, count, reverse))

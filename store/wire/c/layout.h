@@ -7,11 +7,13 @@
 #define ACK_REPLY_BYTES 4       /* ":1\r\n" */
 #define XCLAIM_WORDS 7          /* XCLAIM key group consumer min-idle-time id JUSTID */
 #define CLAIM_NAMES 4           /* the words between XCLAIM and the ID */
+#define XRANGE_WORDS 6          /* XRANGE key start end COUNT 1 */
 #define CLAIMED_HEAD_BYTES 4    /* "*1\r\n" in front of an ID, "*0\r\n" without one */
 #define MAX_TRIMMED 256         /* by one tail: to delete their rows takes a quarter of a millisecond */
 #define TRIMMED_BYTES 64        /* that an entry to be removed counts as */
 #define RUN_ENTRIES 256         /* as many make one run at most; they are noted on the stack first */
 #define MOST_CLAIMS 128         /* as many are executed together at most: some take 8 us each */
+#define MOST_RANGES 128         /* that are executed together at most: of streams that are not in memory some take 5 us each */
 #define TAILS_AT_ONCE 8         /* that are looked for, also when the first of them ends the appending */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
@@ -103,6 +105,19 @@ typedef struct {
     Claim claims[1];
 } Claims;
 
+/* One XRANGE of one entry: where it and its key stand in the chunk, and the IDs from and up to which it asks. */
+typedef struct {
+    Py_ssize_t start, key, key_length, end;
+    ID low, high;
+} Range;
+
+/* XRANGEs of one entry each, of any keys. */
+typedef struct {
+    PyObject_VAR_HEAD           /* the size is the number of XRANGEs */
+    PyObject *chunk;
+    Range ranges[1];
+} Ranges;
+
 /* Bytes that are appended to; they grow as needed. */
 typedef struct {
     char *data;
@@ -150,5 +165,5 @@ typedef struct {
 } Tail;
 
 typedef struct {
-    PyTypeObject *run_type, *mix_type, *claims_type, *tail_type, *rows_type;
+    PyTypeObject *run_type, *mix_type, *claims_type, *ranges_type, *tail_type, *rows_type;
 } State;

@@ -1,4 +1,4 @@
-/* Bytes to requests: lists of words, runs of XADD, mixes of XADD and XACK, and claims. */
+/* Bytes to requests: lists of words, runs of XADD, mixes of XADD and XACK, claims, and ranges. */
 
 /* A line of `kind` and a canonical length.  -> the byte behind it; -1 when there is none, or not all of it. */
 static Py_ssize_t
@@ -444,6 +444,78 @@ take_claims(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, PyO
     return *request == NULL ? -1 : at;
 }
 
+/* The word of an ID at an end of a range: `edge`, or an ID without whose half `seq` is meant.  -> the byte behind it; -1
+   for anything else. */
+static Py_ssize_t
+take_bound(const char *data, Py_ssize_t at, Py_ssize_t end, char edge, uint64_t half, ID *id)
+{
+    Py_ssize_t word, length;
+    at = take_closed_word(data, at, end, &word, &length);
+    if (at < 0)
+        return -1;
+    if (length == 1 && data[word] == edge) {
+        id->ms = id->seq = half;
+        return at;
+    }
+    if (parse_id(data, word, length, 1, id))
+        return -1;
+    if (memchr(data + word, '-', (size_t)length) == NULL)
+        id->seq = half;
+    return at;
+}
+
+/* An XRANGE of one entry.  -> the byte behind it; -1 for anything else. */
+static Py_ssize_t
+take_xrange(const char *data, Py_ssize_t start, Py_ssize_t end, Range *range)
+{
+    Py_ssize_t count, word, length;
+    Py_ssize_t at = take_head(data, start, end, &count);
+    if (at < 0 || count != XRANGE_WORDS || end - at < 12)
+        return -1;
+    if (memcmp(data + at, "$6\r\nXRANGE\r\n", 12) && memcmp(data + at, "$6\r\nxrange\r\n", 12))
+        return -1;
+    range->start = start;
+    at = take_closed_word(data, at + 12, end, &range->key, &range->key_length);
+    if (at >= 0)
+        at = take_bound(data, at, end, '-', 0, &range->low);
+    if (at >= 0)
+        at = take_bound(data, at, end, '+', UINT64_MAX, &range->high);
+    if (at >= 0)
+        at = take_closed_word(data, at, end, &word, &length);
+    if (at < 0 || !is_option(data + word, length, "COUNT"))
+        return -1;
+    range->end = take_closed_word(data, at, end, &word, &length);
+    return range->end < 0 || length != 1 || data[word] != '1' ? -1 : range->end;
+}
+
+static PyObject *
+make_ranges(State *state, PyObject *chunk, const Range *ranges, Py_ssize_t count)
+{
+    Ranges *made = (Ranges *)PyType_GenericAlloc(state->ranges_type, count);
+    if (made != NULL) {
+        made->chunk = Py_NewRef(chunk);
+        memcpy(made->ranges, ranges, (size_t)count * sizeof(Range));
+    }
+    return (PyObject *)made;
+}
+
+/* The XRANGEs of one entry each from `start` on.  A single one is none.  -> as `take_words`. */
+static Py_ssize_t
+take_ranges(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, PyObject **request)
+{
+    const char *data = PyBytes_AsString(chunk);
+    Range ranges[MOST_RANGES];
+    Py_ssize_t count = 0, at = start, found;
+    while (count < MOST_RANGES && (found = take_xrange(data, at, end, &ranges[count])) >= 0) {
+        count++;
+        at = found;
+    }
+    if (count < 2)
+        return -1;
+    *request = make_ranges(state, chunk, ranges, count);
+    return *request == NULL ? -1 : at;
+}
+
 /* Append the requests between `start` and `end` to `requests`.  -> the byte behind them; -1 with an exception set. */
 static Py_ssize_t
 take_requests(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, int runs, PyObject *requests)
@@ -458,6 +530,8 @@ take_requests(State *state, PyObject *chunk, Py_ssize_t start, Py_ssize_t end, i
                                     : take_logged_run(state, chunk, at, end, &request);
         if (next < 0 && runs == APPENDED && !PyErr_Occurred())
             next = take_claims(state, chunk, at, end, &request);
+        if (next < 0 && runs == APPENDED && !PyErr_Occurred())
+            next = take_ranges(state, chunk, at, end, &request);
         if (next < 0 && !PyErr_Occurred())
             next = take_words(data, at, end, runs, &request);
         if (next < 0)

@@ -13,13 +13,17 @@ by CR LF, all numbers canonical and of 64 bits, lengths of nine digits at most
                                             with LOGGED, of any keys, as the log has them
 
 If XACKs of one entry of one group of one stream are among the former, they become a `Mix`, and so do two such XACKs.
-Clients' XCLAIMs of one entry with JUSTID that differ in their IDs alone become `Claims`.
+Clients' XCLAIMs of one entry with JUSTID that differ in their IDs alone become `Claims`, and their XRANGEs of one
+entry, of any keys, `Ranges`:
+
+    XRANGE key - | ms-seq | ms  + | ms-seq | ms  COUNT 1
 
     *7\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n ...
     ^ start                        ^ id      ^ fields                ^ end
 
     words, ids          what all of them read and write
-    runs, mixes, claims requests that are neighbours
+    runs, mixes, claims, ranges
+                        requests that are neighbours
     requests            bytes to requests
     tails               runs to rows, lines of the log and replies
     rows, values        rows of entries
@@ -34,6 +38,7 @@ from riverbed.store.wire.reference.ids import find_id, packed_id
 from riverbed.store.wire.reference.mixes import Mix
 from riverbed.store.wire.reference.pages import measure_leaf
 from riverbed.store.wire.reference.pending import change_runs, find_delivery, open_run, show_pending
+from riverbed.store.wire.reference.ranges import Ranges
 from riverbed.store.wire.reference.requests import parse, parse_front
 from riverbed.store.wire.reference.rows import (
     log_entries,
@@ -62,6 +67,7 @@ from riverbed.store.wire.reference.values import find_values, gather
 __all__ = [
     "Claims",
     "Mix",
+    "Ranges",
     "Run",
     "Tail",
     "append",

@@ -6,8 +6,9 @@ from typing import Final
 
 from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from riverbed.store.wire.reference.claims import Claim, Claims
-from riverbed.store.wire.reference.ids import ID_BYTES, parse_id, parse_number
+from riverbed.store.wire.reference.ids import ID_BYTES, MAX_HALF, MAX_ID, parse_id, parse_number
 from riverbed.store.wire.reference.mixes import Ack, Mix
+from riverbed.store.wire.reference.ranges import Range, Ranges
 from riverbed.store.wire.reference.runs import Entry, Run, Trim
 from riverbed.store.wire.reference.words import MAX_NUMBER, words_at
 
@@ -16,8 +17,10 @@ _XACK_WORDS: Final = 4
 _RUN_ENTRIES: Final = 256
 _XCLAIM_WORDS: Final = 7
 _MOST_CLAIMS: Final = 128
+_XRANGE_WORDS: Final = 6
+_MOST_RANGES: Final = 128
 
-Requests = list[list[bytes] | Run | Mix | Claims]
+Requests = list[list[bytes] | Run | Mix | Claims | Ranges]
 
 
 def parse(runs: int, chunk: bytes, start: int = 0, end: int | None = None) -> Requests | None:
@@ -51,6 +54,8 @@ def _take_requests(chunk: bytes, start: int, end: int, runs: int, requests: Requ
             at = None
         if at is None and runs == APPENDED:
             at = _take_claims(chunk, start, end, requests)
+        if at is None and runs == APPENDED:
+            at = _take_ranges(chunk, start, end, requests)
         if at is None:
             at = _take_words(chunk, start, end, requests, is_closed=runs == LOGGED)
     return start if at is None else at
@@ -142,6 +147,34 @@ def _take_xclaim(chunk: bytes, start: int, end: int) -> tuple[tuple[bytes, ...],
     if entry_id is None or _option(words[6]) != b"JUSTID":
         return None
     return (*words[:5], words[6]), Claim(start, after, entry_id.to_bytes(ID_BYTES, "big"), words[5])
+
+
+def _take_ranges(chunk: bytes, start: int, end: int, requests: Requests) -> int | None:
+    ranges: list[Range] = []
+    at = start
+    while at < end and len(ranges) < _MOST_RANGES:
+        found = _take_xrange(chunk, at, end)
+        if found is None:
+            break
+        ranges.append(found)
+        at = found.end
+    if len(ranges) < 2:
+        return None
+    requests.append(Ranges(chunk, ranges))
+    return at
+
+
+def _take_xrange(chunk: bytes, start: int, end: int) -> Range | None:
+    words, after = words_at(chunk, start, end, is_closed=True)
+    if after is None or len(words) != _XRANGE_WORDS or words[0] not in (b"XRANGE", b"xrange"):
+        return None
+    if _option(words[4]) != b"COUNT" or words[5] != b"1":
+        return None
+    low = 0 if words[2] == b"-" else parse_id(words[2], may_be_short=True)
+    high = MAX_ID if words[3] == b"+" else parse_id(words[3], may_be_short=True)
+    if low is None or high is None:
+        return None
+    return Range(start, after, words[1], low, high if b"-" in words[3] else high | MAX_HALF)
 
 
 def _take_xadd(chunk: bytes, start: int, end: int, runs: int) -> Entry | None:

@@ -172,7 +172,8 @@ LINES = [
     *("XADD a MAXLEN ~ 0 * f v", "XADD a MAXLEN ~ x * f v", "XADD d MAXLEN ~ 999999999 * f v"),
     *("XADD a MAXLEN ~ 3 * f v", "XADD a MAXLEN 4 * f v", "XADD a 5 f v", "XADD a NOMKSTREAM * f v", "XADD a * f"),
     *("XLEN a", "PING", "XDEL a {now}-1", "DEL a", "DEL b", "XTRIM a MAXLEN 2", "RENAME a b"),
-    *("EXPIRE a 1", "PERSIST a"),
+    *("EXPIRE a 1", "PERSIST a", "XRANGE a - + COUNT 1", "XRANGE b - + COUNT 1", "xrange a {now}-2 {now} count 1"),
+    *("XRANGE a {now} + COUNT 1", "XRANGE e 5-5 5-5 COUNT 1", "XRANGE none - + COUNT 1", "XRANGE a 9-9 1 COUNT 1"),
     *("SELECT 1", "SELECT 0", "MULTI", "EXEC", "DISCARD", "WATCH a", "WATCH b", "UNWATCH", "SET a 1", "NO a"),
     *("XREAD BLOCK 0 STREAMS a b $ $", "XREAD BLOCK 0 COUNT 1 STREAMS a $", "XGROUP CREATE a g 0 MKSTREAM"),
     "XREADGROUP GROUP g c BLOCK 0 COUNT 2 STREAMS a >",
@@ -193,6 +194,7 @@ LINES = [
 APPENDS = [line for line in LINES if line.lower().startswith("xadd")]
 ACKS = [line for line in LINES if line.lower().startswith("xack")]
 CLAIMS = [line for line in LINES if line.lower().startswith("xclaim")]
+RANGES = [line for line in LINES if line.lower().startswith("xrange")]
 
 
 async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
@@ -208,6 +210,8 @@ async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]
                 )
                 chosen += rng.choices(ACKS, k=rng.choice([0, 1, 4]))
                 lines += rng.choices(chosen, k=rng.choice([3, 20, 100]))
+            if rng.random() < 0.4:
+                lines += rng.choices(RANGES, k=rng.choice([2, 9, 150]))
             if rng.random() < 0.4:
                 lines += ["XREADGROUP GROUP g d COUNT 9 STREAMS a >"] * rng.choice([0, 1])
                 lines += rng.choices(rng.sample(CLAIMS, rng.choice([2, 4])) + CLAIMS[:6], k=rng.choice([3, 20]))

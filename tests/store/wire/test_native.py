@@ -222,12 +222,22 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
             compare_streams(native, again)
 
     work()
-    counts = list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Tail]))
+    counts = list(
+        map(
+            sys.getrefcount,
+            [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Ranges, native.Tail],
+        )
+    )
     blocks = sys.getallocatedblocks()
     for _ in range(20):
         work()
     assert (
-        list(map(sys.getrefcount, [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Tail]))
+        list(
+            map(
+                sys.getrefcount,
+                [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Ranges, native.Tail],
+            )
+        )
         == counts
     )
     assert sys.getallocatedblocks() - blocks < 100  # of 20 rounds with some 4,000 objects each
@@ -280,6 +290,31 @@ def test_claims_keep_their_chunk(native: ModuleType) -> None:
     assert sys.getrefcount(chunk) == before + 2
     del chunk, claims
     assert rest.requests() == [[b"XCLAIM", b"s", b"g", b"c", b"0", b"1-1", b"JUSTID"]] * 2
+
+
+RANGE = wire([b"XRANGE", b"s", b"-", b"+", b"COUNT", b"1"])
+
+
+def test_ranges_keep_their_chunk(native: ModuleType) -> None:
+    chunk = bytes(bytearray(RANGE * 3))
+    before = sys.getrefcount(chunk)
+    [ranges] = native.parse(APPENDED, chunk)
+    rest = ranges.rest(1)
+    assert sys.getrefcount(chunk) == before + 2
+    del chunk, ranges
+    assert rest.requests() == [[b"XRANGE", b"s", b"-", b"+", b"COUNT", b"1"]] * 2
+
+
+def test_wrong_arguments_to_ranges_are_refused(native: ModuleType) -> None:
+    [ranges] = native.parse(APPENDED, RANGE * 2)
+    for call in (lambda: ranges.rest(b""), lambda: ranges.request("")):
+        with pytest.raises(TypeError):
+            call()
+    for call in (lambda: ranges.rest(2), lambda: ranges.request(-1)):
+        with pytest.raises(ValueError, match=r"\S"):
+            call()
+    with pytest.raises(IndexError, match="no words"):
+        ranges[1]
 
 
 def test_wrong_arguments_to_claims_are_refused(native: ModuleType) -> None:
@@ -410,7 +445,7 @@ def test_rows_of_many_tails_are_taken_in_the_order_of_their_streams(native: Modu
 
 
 def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
-    for made in (native.Run, native.Mix, native.Claims, native.Tail):
+    for made in (native.Run, native.Mix, native.Claims, native.Ranges, native.Tail):
         with pytest.raises(TypeError):
             made()
     [run] = native.parse(APPENDED, XADD * 2)
@@ -423,7 +458,7 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
     functions = ("append", "expand_one", "load", "load_xadds", "measure_leaf", "open_tail", "parse", "parse_front")
     rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream", "take_tails", "unknown_keys")
-    for name in ("Run", "Mix", "Claims", "Tail", *functions, *rows_of_streams):
+    for name in ("Run", "Mix", "Claims", "Ranges", "Tail", *functions, *rows_of_streams):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

@@ -6,11 +6,12 @@ import pytest
 
 from riverbed.store.format.resp import bulk, encode_entry, encode_words
 from riverbed.store.format.streams import stream_prefix
-from riverbed.store.ids import make_id, pack_id
+from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, make_id, pack_id
 from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from riverbed.store.wire.reference import (
     Claims,
     Mix,
+    Ranges,
     Run,
     Tail,
     append,
@@ -42,6 +43,8 @@ def told(requests: Requests | None) -> list[object]:
     for one in requests:
         if isinstance(one, Mix):
             found.append((one.key, one.group, len(one)))
+        elif isinstance(one, Ranges):
+            found.append(len(one))
         elif isinstance(one, Claims):
             found.append((*one.names, len(one)))
         else:
@@ -107,6 +110,68 @@ def test_other_xacks_stay_by_themselves(commands: list[list[bytes]], expected: l
     found = read(commands, APPENDED)
     assert told(found) == expected
     assert parse(LOGGED, b"".join(map(wire, commands[:1]))) == commands[:1] or expected[0] != b"XACK"
+
+
+def xrange(
+    low: bytes = b"-",
+    high: bytes = b"+",
+    *,
+    name: bytes = b"XRANGE",
+    key: bytes = b"s",
+    end: tuple[bytes, ...] = (b"COUNT", b"1"),
+) -> list[bytes]:
+    return [name, key, low, high, *end]
+
+
+def test_xranges_of_one_entry_become_ranges() -> None:
+    commands = [
+        xrange(),
+        xrange(b"7", b"8"),
+        xrange(b"7-3", b"8-0", key=b"t"),
+        xrange(name=b"xrange", end=(b"Count", b"1")),
+    ]
+    found = read(commands, APPENDED)
+    assert found is not None
+    [ranges] = found
+    assert isinstance(ranges, Ranges)
+    assert (len(ranges), ranges[0]) == (4, Ranges)
+    assert ranges.size == sum(len(wire(one)) for one in commands)
+    assert ranges.requests() == commands
+    assert ranges.request(1) == commands[1]
+    assert ranges.rest(2).requests() == commands[2:]
+    first, last = pack_id(MIN_ID), pack_id(MAX_ID)
+    bounds = ranges.bounds()
+    assert bounds == [
+        (b"s", first, last),
+        (b"s", pack_id(make_id(7, 0)), pack_id(make_id(8, MAX_HALF))),
+        (b"t", pack_id(make_id(7, 3)), pack_id(make_id(8, 0))),
+        (b"s", first, last),
+    ]
+    assert bounds[0][0] is bounds[1][0]
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        ([xrange()], [b"XRANGE"]),
+        ([xrange()] * 300, [128, 128, 44]),
+        ([xrange(), xadd(b"v"), xrange(), xrange()], [b"XRANGE", (b"s", 1), 2]),
+        ([xrange(end=(b"COUNT", b"2"))] * 2, [b"XRANGE"] * 2),
+        ([xrange(end=(b"COUNT", b"01"))] * 2, [b"XRANGE"] * 2),
+        ([xrange(end=(b"COUNTS", b"1"))] * 2, [b"XRANGE"] * 2),
+        ([xrange(end=())] * 2, [b"XRANGE"] * 2),
+        ([xrange(end=(b"COUNT",))] * 2, [b"XRANGE"] * 2),
+        ([xrange(end=(b"COUNT", b"1", b"COUNT", b"1"))] * 2, [b"XRANGE"] * 2),
+        ([xrange(name=b"XRange")] * 2, [b"XRange"] * 2),
+        ([xrange(name=b"XREVRANGE")] * 2, [b"XREVRANGE"] * 2),
+        ([xrange(b"+", b"-")] * 2, [b"XRANGE"] * 2),
+        ([xrange(b"(1-1"), xrange(b"-", b"(1-1"), xrange(b"01"), xrange(b""), xrange(b"1-*")], [b"XRANGE"] * 5),
+    ],
+)  # fmt: skip
+def test_other_xranges_stay_by_themselves(commands: list[list[bytes]], expected: list[object]) -> None:
+    assert told(read(commands, APPENDED)) == expected
+    assert parse(LOGGED, b"".join(map(wire, commands[:1]))) == commands[:1]
+    assert parse(NO_RUNS, b"".join(map(wire, commands))) == commands
 
 
 def xclaim(entry_id: bytes, *, name: bytes = b"XCLAIM", min_idle: bytes = b"0", end: bytes = b"JUSTID") -> list[bytes]:
