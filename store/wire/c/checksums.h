@@ -2,8 +2,10 @@
 
 #ifdef __GNUC__
 #define prefetch(address) __builtin_prefetch(address, 1)
+#define prefetch_to_read(address) __builtin_prefetch(address)
 #else
 #define prefetch(address) ((void)(address))
+#define prefetch_to_read(address) ((void)(address))
 #endif
 
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -48,6 +48,20 @@
 #define FIRST_ID_AT 5
 #define PAGE_HEAD_BYTES 16      /* of LMDB 0.9: pgno:u64 pad:u16 flags:u16 lower:u16 upper:u16, then where rows begin */
 #define NODE_HEAD_BYTES 8       /* before a row: its size:u32 flags:u16 size of its key:u16 */
+#define BRANCH 1                /* the flags of a page, and of a row of the main table that is the head of a table */
+#define LEAF 2
+#define TABLE 2
+#define META_AT PAGE_HEAD_BYTES /* in the first two pages: magic:u32 version:u32 address:u64 size:u64, two tables, then */
+#define META_TABLES_AT (META_AT + 24)   /* last_pgno:u64 commit_no:u64; the first table's head has the size of pages */
+#define TABLE_BYTES 48          /* pad:u32 flags:u16 depth:u16, four counts, root:u64 */
+#define META_BYTES (META_TABLES_AT + 2 * TABLE_BYTES + 16)
+#define META_MAGIC 0xbeefc0de
+#define META_VERSION 1
+#define MIN_PAGE_BYTES 512
+#define MAX_PAGE_BYTES 65536
+#define LINE_BYTES 64           /* of the processor's cache */
+#define MOST_LEVELS 32          /* of a tree */
+#define SEARCHES_AT_ONCE 64     /* that wait for memory together: more pages leave the nearest cache before their turn */
 
 /* What may become a run. */
 /* `XADD key [options] *|id ...`, from clients; `XADD key [MAXLEN = n] id ...`, out of a log */

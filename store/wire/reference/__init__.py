@@ -36,7 +36,7 @@ from __future__ import annotations
 from riverbed.store.wire.reference.claims import Claims
 from riverbed.store.wire.reference.ids import find_id, packed_id
 from riverbed.store.wire.reference.mixes import Mix
-from riverbed.store.wire.reference.pages import measure_leaf
+from riverbed.store.wire.reference.pages import find_keys, measure_leaf
 from riverbed.store.wire.reference.pending import change_runs, find_delivery, open_run, show_pending
 from riverbed.store.wire.reference.ranges import Ranges
 from riverbed.store.wire.reference.requests import parse, parse_front
@@ -75,6 +75,7 @@ __all__ = [
     "expand_one",
     "find_delivery",
     "find_id",
+    "find_keys",
     "find_values",
     "gather",
     "load",

@@ -402,6 +402,23 @@ def test_claims_that_are_no_plain_case_are_executed_by_themselves(
     assert same(tmp_path, scenario)[:-1] == claimed(*expected)
 
 
+@pytest.mark.parametrize(
+    ("changes", "gone"),
+    [
+        ((), ()),
+        (("XDEL s 3-0 12-0",), (3, 12)),
+        (("XTRIM s MAXLEN 24",), (1, 2, 3, 4, 5)),
+        (("XDEL s 3-0", "SAVE", "XADD s 99-0 f v"), (3,)),
+    ],
+)
+def test_claims_of_entries_that_were_deleted_since_the_last_checkpoint(
+    tmp_path: Path, changes: tuple[str, ...], gone: tuple[int, ...]
+) -> None:
+    numbers = [7, 3, 15, 1, 20, 12, 9, 10, 11, 5, 2, 14]
+    scenario = claiming(*claims_of(*numbers), "XPENDING s g - + 30", before=("SAVE", *changes))
+    assert same(tmp_path, scenario)[:-1] == claimed(*(None if number in gone else number for number in numbers))
+
+
 def test_claims_that_cannot_be_executed_are_refused_one_by_one(tmp_path: Path) -> None:
     refused = [
         *["XCLAIM s h d 0 1-0 JUSTID"] * 3,

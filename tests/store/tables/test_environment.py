@@ -46,6 +46,40 @@ def test_pages_that_were_not_needed_in_the_end_may_lack(tmp_path: Path, monkeypa
     Tables(tmp_path, 1 << 30, readonly=True).close()
 
 
+def test_keys_are_found_as_the_last_commit_has_left_them_while_the_file_grows(tmp_path: Path) -> None:
+    tables = Tables(tmp_path, 1 << 30)
+    handle, data = tables.handles["entries"], tmp_path / STATE_DIRECTORY / DATA_NAME
+    keys = [b"%08d" % number for number in range(5000)]
+    sizes = [data.stat().st_size]
+    for count in (10, 200, 5000):
+        txn = tables.begin()
+        for key in keys[:count]:
+            txn.put(key, b"row" * 10, db=handle)
+        txn.commit()
+        sizes.append(data.stat().st_size)
+        txn = tables.begin()
+        txn.delete(keys[0], db=handle)
+        assert tables.find_committed(txn.id() - 1, b"entries", keys) == bytes([n < count for n in range(5000)])
+        txn.abort()
+    assert sizes[-1] > 3 * sizes[0]
+    tables.close()
+
+
+def test_keys_are_in_doubt_where_the_file_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = Tables(tmp_path, 1 << 30)
+    with tables.begin() as txn:
+        txn.put(b"key", b"row", db=tables.handles["entries"])
+        commit_no = txn.id()
+    with monkeypatch.context() as patch:
+        patch.setattr(environment, "open_file", lambda path, flags: os.open(tmp_path / "nothing", flags))
+        assert tables.find_committed(commit_no, b"entries", [b"key"]) == b"\0"
+    with tables.begin() as txn:
+        txn.put(b"other", b"row", db=tables.handles["entries"])
+        commit_no = txn.id()
+    assert tables.find_committed(commit_no, b"entries", [b"key", b"other", b"more"]) == b"\1\1\0"
+    tables.close()
+
+
 SERVING = """
 import sys
 from pathlib import Path

@@ -23,7 +23,7 @@ from riverbed.store import wire as wire_module
 from riverbed.store.wire import interface, reference
 from riverbed.store.wire.interface import APPENDED, LOGGED, NO_RUNS
 from tests.support.installation import NATIVE_SOURCE
-from tests.support.leaf_pages import compare_leaves, leaf
+from tests.support.leaf_pages import SEARCHED, SearchedFile, compare_leaves, compare_searches, leaf
 from tests.support.servers import IMPORTED_FROM, ROOT
 from tests.support.stream_rows import compare_streams, random_row
 from tests.support.wire_fuzz import (
@@ -96,6 +96,24 @@ def test_a_page_is_measured_up_to_its_last_key(native: ModuleType) -> None:
         assert module.measure_leaf(page, b"a") is None
         assert module.measure_leaf(leaf([]), b"a") == (0, b"a")
         assert module.measure_leaf(leaf([(b"b", b""), (b"a", b"")]), None) is None
+
+
+def test_keys_are_found_alike_in_a_file_that_may_be_damaged(native: ModuleType) -> None:
+    rng = random.Random(23)
+    file = SearchedFile()
+    assert sum(compare_searches(native, rng, file) for _ in range(3_000)) > 10_000
+
+
+def test_each_key_is_found_that_the_last_two_commits_have_left(native: ModuleType) -> None:
+    file = SearchedFile()
+    numbers = range(2010)
+    keys = [file.key(number) for number in numbers]
+    for commit_no, rest in ((file.commit_no, (0, 1, 2)), (file.commit_no - 1, (0, 1))):
+        for table, (count, _) in SEARCHED.items():
+            found = native.find_keys(file.pages, commit_no, table, keys)
+            assert found == bytes([number < count and number % 3 in rest for number in numbers])
+    for commit_no, table in ((file.commit_no - 2, b"tree"), (file.commit_no + 1, b"tree"), (file.commit_no, b"more")):
+        assert native.find_keys(file.pages, commit_no, table, keys) == bytes(len(keys))
 
 
 def test_rows_of_streams_are_read_and_written_alike(native: ModuleType) -> None:
@@ -203,6 +221,7 @@ def test_what_is_announced_takes_no_memory(native: ModuleType) -> None:
 def test_nothing_is_left_behind(native: ModuleType) -> None:
     rng = random.Random(3)
     chunks = [random_chunk(rng) for _ in range(40)] + [XADD * 300]
+    file = SearchedFile()
 
     def work() -> None:
         again = random.Random(4)
@@ -219,6 +238,7 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
             compare_changes(native, again)
             compare_places(native, again)
             compare_leaves(native, again)
+            compare_searches(native, again, file)
             compare_streams(native, again)
 
     work()
@@ -409,6 +429,12 @@ def test_wrong_arguments_to_claims_are_refused(native: ModuleType) -> None:
         ("measure_leaf", (b"",), TypeError),
         ("measure_leaf", (bytearray(16), None), TypeError),
         ("measure_leaf", (b"", 1), TypeError),
+        ("find_keys", (b"", 1, b"t"), TypeError),
+        ("find_keys", (b"", 1, b"t", (b"k",)), TypeError),
+        ("find_keys", (b"", 1, b"t", [b"k", 1]), TypeError),
+        ("find_keys", (b"", 1, "t", []), TypeError),
+        ("find_keys", (b"", -1, b"t", []), OverflowError),
+        ("find_keys", ("", 1, b"t", []), TypeError),
         ("find_values", (b"", b"", b"", (), b"", bytearray(), bytearray()), TypeError),
         ("find_values", (b"", b"", b"", [1], b"", bytearray(), bytearray()), TypeError),
         ("find_values", (b"", bytes(8), bytes(8), [b"$"], b"", bytearray(8), bytearray(1)), ValueError),
@@ -456,7 +482,17 @@ def test_a_run_is_made_by_parsing_alone(native: ModuleType) -> None:
 
 
 def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) -> None:
-    functions = ("append", "expand_one", "load", "load_xadds", "measure_leaf", "open_tail", "parse", "parse_front")
+    functions = (
+        "append",
+        "expand_one",
+        "find_keys",
+        "load",
+        "load_xadds",
+        "measure_leaf",
+        "open_tail",
+        "parse",
+        "parse_front",
+    )
     rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream", "take_tails", "unknown_keys")
     for name in ("Run", "Mix", "Claims", "Ranges", "Tail", *functions, *rows_of_streams):
         assert hasattr(native, name)
