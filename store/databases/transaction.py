@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
+from riverbed.store.databases.alignment import Alignment
 from riverbed.store.databases.database import DATABASE_COUNT, Database
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
 from riverbed.store.databases.lent import PART_BYTES
@@ -46,17 +47,22 @@ class WriteTxn(Transaction):
         self.recent_deliveries = RecentDeliveries()
         self.databases = [Database(self, number, self.recent_deliveries) for number in range(DATABASE_COUNT)]
         self._few_changed = FEW_CHANGED  # until the next commit; a replica changes none while it writes them
+        self.alignment = Alignment(self)
         super().__init__(tables, self.databases)
 
     def reload(self) -> None:
         super().reload()
         self._forget_cached()
+        self.alignment.restart()
 
     def write_back(self) -> None:
         self._take_all_back()
         super().write_back()
 
     def write_part(self) -> None:
+        if self.alignment.parts:
+            self.alignment.align_part()
+            return
         if self.changed_streams > FEW_CHANGED:
             self._few_changed = min(self._few_changed, FEWER_CHANGED)
         elif self.changed_streams <= self._few_changed:
@@ -85,7 +91,7 @@ class WriteTxn(Transaction):
         Each call makes it less.  Streams that change all the time are written again by the checkpoint, so a few are
         left to it.
         """
-        parts = (self.young_ids + self.changed_ids) // MAX_PART
+        parts = (self.young_ids + self.changed_ids) // MAX_PART + self.alignment.parts
         for db in self.databases:
             parts += max(db.lent_bytes - FEW_LENT_BYTES, 0) // PART_BYTES
         if self.changed_streams > self._few_changed:
@@ -97,7 +103,9 @@ class WriteTxn(Transaction):
             db.take_all_back()
 
     def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
+        self.alignment.align_part()
         super().commit(position, synced=synced, is_synced=is_synced)
+        self.alignment.committed()
         self._few_changed = 0 if self.follows else FEW_CHANGED
         if self.group_objects > CACHED_GROUPS:
             self.group_objects = 0

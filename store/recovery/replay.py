@@ -142,6 +142,7 @@ def replaying(
             done += size
             uncommitted += size
             if commits and uncommitted >= _BYTES_A_CHECKPOINT:
+                txn.alignment.align_all()
                 txn.commit(batch.end, synced=batch.end if is_durable else None)
                 uncommitted = 0
             if done >= step:

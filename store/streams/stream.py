@@ -249,6 +249,7 @@ class Stream(ReadableStream):
             key = self.prefix + pack_id(self.tail_first_id)
             node = streams.NodeRow(live, self.tail_total, self.tail_bytes, self.tail_last_id)
             self.txn.nodes.put(key, node.pack(key))
+            self.txn.grown.add(self.stream_no)
             self.node_count += 1
         self.tail_first_id = first_id
         self.tail_total = self.tail_dead = self.tail_bytes = 0

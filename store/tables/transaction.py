@@ -115,6 +115,7 @@ class Transaction:
         self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
+        self.grown: set[int] = set()  # streams, by number, that have closed a node; see `databases/alignment.py`
         self.observers: list[Observer] = []
         self.leftovers: list[dict[Any, Any]] = []  # objects that nothing uses any more; see `leave`
         self.group_objects = 0  # made since the last commit that let go of them; see `groups/groups.py`
@@ -160,6 +161,7 @@ class Transaction:
         self._changed_at = _NO_CHANGE
         self.young_ids = self.changed_ids = self.copied_bytes = 0
         self.dirty.clear()
+        self.grown.clear()
         self.lose_observers()
         self._load_meta()
         self.dead_rows = DeadRowNotes(self.cursor, self.lmdb.stat(self.handles["trash"])["entries"])
