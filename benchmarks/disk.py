@@ -6,15 +6,17 @@ from pathlib import Path
 
 from benchmarks.report import Answer, Measurement
 from benchmarks.rig import Contender, Rig
-from benchmarks.traffic import fields, info
+from benchmarks.traffic import fields, info, load_in_turn
 
 _UNIT = "bytes/entry"
+_STREAMS = 1000
 
 
 def answer(rig: Rig) -> Answer:
     entries = rig.sizes.entries
     log = Measurement("log, as written", _UNIT)
     tables = Measurement("tables (LMDB)", _UNIT)
+    in_turn = Measurement(f"tables (LMDB), {_STREAMS:,} streams in turn", _UNIT)
     rewritten = Measurement("log, rewritten (RDB)", _UNIT)
     memory = Measurement("data set in memory (used_memory_dataset)", _UNIT)
     for contender, own in ((Contender.RIVERBED, log.riverbed), (Contender.REDIS, log.redis)):
@@ -28,12 +30,18 @@ def answer(rig: Rig) -> Answer:
                 tables.riverbed.append(_disk_bytes(directory / "state") / length)
             else:
                 memory.redis.append(int(info(server.port, "memory")["used_memory_dataset"]) / length)
+    rig.say(f"bytes on disk: {_STREAMS:,} streams")
+    with rig.server(Contender.RIVERBED, "everysec") as server, server.client() as client:
+        load_in_turn(server.port, _STREAMS, entries)
+        if client.ask("SAVE") != b"+OK\r\n":
+            raise AssertionError("the tables lack what the log has")
+    in_turn.riverbed.append(_disk_bytes(server.directory / "state") / entries)
     rewritten.redis.append(_disk_bytes(rig.rewritten(entries).directory / "appendonlydir", "*.base.rdb") / entries)
     payload = sum(map(len, fields(0)))
     return Answer(
         f"Bytes per entry of {payload} bytes in 4 fields, {entries:,} entries",
         "du DIR/appendonlydir DIR/state",
-        [log, tables, rewritten, memory],
+        [log, tables, in_turn, rewritten, memory],
     )
 
 

@@ -68,6 +68,26 @@ def load(port: int, key: str, entries: int, *, explicit_ids: bool = False, have:
     return seconds
 
 
+def load_in_turn(port: int, streams: int, entries: int) -> None:
+    """XADD over one pipelined connection: `entries` entries, one to each of `streams` streams in turn."""
+    bodies = _BODIES or _make_bodies()
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as connection:
+        expected = 0
+        for number in range(0, entries, _CHUNK):
+            keys = [b"events:%d" % (each % streams) for each in range(number, min(number + _CHUNK, entries))]
+            connection.sendall(
+                b"".join(
+                    b"*11\r\n$4\r\nXADD\r\n$%d\r\n%b\r\n$1\r\n*\r\n%b" % (len(key), key, body)
+                    for key, body in zip(keys, bodies, strict=False)
+                )
+            )
+            expected += 2 * len(keys)
+            if expected >= 2 * _CHUNK * _AHEAD:
+                expected -= _take_lines(connection, 2 * _CHUNK)
+        while expected > 0:
+            expected -= _take_lines(connection, expected)
+
+
 def read_for(port: int, key: str, group: str, entries: int, consumers: int = 10) -> None:
     """Give a new group's consumers `entries` entries to have pending, in turns of a hundred."""
     with RawClient(port, timeout_s=TIMEOUT_S) as client:
