@@ -20,7 +20,7 @@ from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import Block, FirstReplies, LongReply
 from riverbed.store.errors import StateLostError
 from riverbed.store.tables.transaction import Mark
-from riverbed.store.wire import Mix
+from riverbed.store.wire import Mix, Run, split_bulks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,10 +103,60 @@ class FastPath:
         end = max(tick_begun + MAX_SECONDS_A_TICK, begun + MIN_SECONDS_A_TICK)
         waking_end = begun + MAX_SECONDS_OF_WAKING
         room = self.most_requests
-        while room > 0 and (turns := queue.take(end)) is not None:
-            room -= self._run_turns(turns, room, end, waking_end)
+        while room > 0:
+            count = self._run_joined()
+            if not count:
+                turns = queue.take(end)
+                if turns is None:
+                    break
+                count = self._run_turns(turns, room, end, waking_end)
+            room -= count
             if self._turns.is_alone or self._time() >= end:
                 break
+
+    def _run_joined(self) -> int:
+        """Run XADDs of clients that are next in line and have sent one each, together; -> how many.
+
+        Thirty clients in a tick cost 0.7 us less each.  The first XADD that is not simple, see `Database.append_run`,
+        and those behind it keep their places.
+        """
+        entry = self.commands.get(Run)
+        joined = None if entry is None else self._queue.joined()
+        if entry is None or joined is None:
+            return 0
+        run, sessions, db = joined
+        request, clock = self._request, self._time
+        begun = clock()
+        request.now_ms = now_ms = int(begun * 1000)
+        request.db, request.argv, request.run = db, _NO_WORDS, run
+        before = self._txn.mark()
+        try:
+            reply = entry.handler(request)
+        except StateLostError:
+            raise
+        except Exception:
+            self._failures.roll_back(before)  # the request that cannot be executed fails again, in its turn
+            return 0
+        replies = split_bulks(reply.replies if reply.__class__ is FirstReplies else reply[0])
+        done = len(replies)
+        del sessions[done:]
+        for session, wire in zip(sessions, replies, strict=True):
+            session.commands_processed += 1
+            session.last_interaction_ms = now_ms
+            session.last_command = entry.name
+            session.out.append(wire)
+        self._turns.ran += sessions
+        self._queue.took(sessions)
+        if done:
+            # the slow log shows the last one that was executed
+            request.session, request.argv = sessions[-1], run.request(done - 1)
+            self._calls.timing.record(request, entry, done, clock() - begun)
+            self._stats.commands_processed += done
+            self._stats.reads_processed += done
+        request.argv, request.run = _NO_WORDS, None
+        if self._signals:
+            self._blocking.serve()
+        return done
 
     def _run_turns(self, taken: list[QueueTurn], room: int, end: float, waking_end: float) -> int:
         """Run these requests, or as many of them as there is time for; -> how many have had their turn.
@@ -214,6 +264,7 @@ class FastPath:
                         run_of = run_of if run_count else None
                         continue
                     request.argv = argv.request(reply.done - 1)  # the slow log shows the last one that was executed
+                    session.last_command = request.argv[0].lower()
                     wire = reply.replies
                 elif reply.__class__ in _WAITS:
                     self._calls.end_command(mark)
@@ -237,6 +288,8 @@ class FastPath:
                         if len(logged) - mark > 1:
                             make_atomic(logged, mark)
                     elif reply.__class__ is tuple:
+                        if isinstance(argv, Mix):
+                            session.last_command = argv.request(len(argv) - 1)[0].lower()
                         run_count += len(argv) - 1
                         count += len(argv) - 1
                         session.commands_processed += len(argv) - 1

@@ -22,13 +22,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.wire import count_of
+from riverbed.store.wire import Run, count_of, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from riverbed.server.commands.session import Session
     from riverbed.server.protocol.request_reader import RequestReader
+    from riverbed.store.databases.database import Database
     from riverbed.store.wire import Requests
 
     # A client and its requests that run next.
@@ -44,6 +45,12 @@ MAX_FIRST: Final = 64
 _BYTES_AT_ONCE: Final = 8 << 10
 # How many bytes a request of a backlog counts as.
 _REQUEST_BYTES: Final = 128
+
+
+# Requests of fewer clients are not worth joining.  The name of a command ends within so many bytes, unless it has very
+# many words.
+_MIN_JOINED: Final = 8
+_NAME_WITHIN: Final = 16
 
 
 class RequestQueue:
@@ -102,6 +109,43 @@ class RequestQueue:
                 self._line.append(session)
                 session.settle()
         self._line.extendleft(reversed(first))
+
+    def joined(self) -> tuple[Run, list[Session], Database] | None:
+        """XADDs of the next clients, one each, as one run, and these clients, of one database.
+
+        They keep their places until `took`.
+        """
+        line = self._line
+        if len(line) < _MIN_JOINED or not line[0].input.plain.makes_runs:
+            return None
+        sessions: list[Session] = []
+        chunks: list[bytes] = []
+        db = line[0].db
+        room = _BYTES_AT_ONCE
+        for session in line:
+            reader = session.input
+            chunk = reader.chunk
+            room -= len(chunk)
+            if (
+                room < 0
+                or session.db is not db
+                or not session.is_plain
+                or session.account.owed
+                or reader.is_behind
+                or chunk.find(b"XADD", 0, _NAME_WITHIN) < 0
+            ):
+                break
+            sessions.append(session)
+            chunks.append(chunk)
+        run = join(chunks) if len(chunks) >= _MIN_JOINED else None
+        return None if run is None else (run, sessions[: len(run)], db)
+
+    def took(self, sessions: list[Session]) -> None:
+        """Take the next clients out of the line: their only requests have run."""
+        for session in sessions:
+            self._line.popleft()
+            session.input.chunk = b""
+            session.in_line = False
 
     def take(self, end_s: float) -> list[Turn] | None:
         """The next clients and a batch of each; None when no client is left.

@@ -60,6 +60,8 @@ class PlainReader:
 
     __slots__ = ("_hiredis",)
 
+    makes_runs: Final = False
+
     def __init__(self) -> None:
         self._hiredis = hiredis.Reader(notEnoughData=_INCOMPLETE)
 

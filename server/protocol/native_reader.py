@@ -30,5 +30,6 @@ class NativeReader:
 
     __slots__ = ()
 
+    makes_runs: Final = True
     take_chunk: Final = staticmethod(partial(_parse, APPENDED))
     take_front: Final = staticmethod(partial(_parse_front, APPENDED))

@@ -2,6 +2,7 @@
 
     parse, parse_front    bytes -> requests: lists of words, and runs in the place of neighbouring XADDs, mixes in that
                           of XADDs and XACKs, claims in that of XCLAIMs, or ranges in that of XRANGEs
+    join, split_bulks     XADDs of several clients -> a run; its replies -> one by one
     append, open_tail     a run of any keys, and what each stream takes -> rows, what the log is given, replies
     open_tail_by_row      the row of a stream -> what it takes, and then its row again
     unknown_keys          a run of any keys -> those of streams that have nothing to take them
@@ -63,6 +64,7 @@ __all__ = [
     "find_keys",
     "find_values",
     "gather",
+    "join",
     "load",
     "load_xadds",
     "log_entries",
@@ -78,6 +80,7 @@ __all__ = [
     "parse_front",
     "seal",
     "show_pending",
+    "split_bulks",
     "take_tails",
     "unknown_keys",
     "unseal",
@@ -115,6 +118,7 @@ if TYPE_CHECKING or IS_NATIVE:
         find_keys,
         find_values,
         gather,
+        join,
         load,
         load_xadds,
         log_entries,
@@ -130,6 +134,7 @@ if TYPE_CHECKING or IS_NATIVE:
         parse_front,
         seal,
         show_pending,
+        split_bulks,
         take_tails,
         unknown_keys,
         unseal,
@@ -152,6 +157,7 @@ else:
         find_keys,
         find_values,
         gather,
+        join,
         load,
         load_xadds,
         log_entries,
@@ -167,6 +173,7 @@ else:
         parse_front,
         seal,
         show_pending,
+        split_bulks,
         take_tails,
         unknown_keys,
         unseal,

@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 23            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 24            /* raise it, here and in `interface.py`, when a function takes or returns others */
 
 /* The compiler is given all parts as one, so that it sees through every call.  Each part uses those above it. */
 #include "c/layout.h"
@@ -42,6 +42,7 @@
 #include "c/values.h"
 #include "c/runs.h"
 #include "c/mixes.h"
+#include "c/joins.h"
 #include "c/claims.h"
 #include "c/ranges.h"
 #include "c/tail_type.h"
@@ -101,6 +102,8 @@ clear_module(PyObject *module)
 static PyMethodDef functions[] = {
     {"parse", (PyCFunction)(void (*)(void))parse, METH_FASTCALL, parse_doc},
     {"parse_front", (PyCFunction)(void (*)(void))parse_front, METH_FASTCALL, parse_front_doc},
+    {"join", join, METH_O, join_doc},
+    {"split_bulks", split_bulks, METH_O, split_bulks_doc},
     {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, append_doc},
     {"load", (PyCFunction)(void (*)(void))load, METH_FASTCALL, load_doc},
     {"open_tail", (PyCFunction)(void (*)(void))open_tail, METH_FASTCALL, open_tail_doc},

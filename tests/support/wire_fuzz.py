@@ -297,6 +297,25 @@ def compare_runs(native: ModuleType, run: Any, expected: Any, rng: random.Random
     assert rows == expected_rows
 
 
+def compare_joins(native: ModuleType, rng: random.Random) -> None:
+    """The same for what several clients have sent, and for the replies to it."""
+    chunks = [random_request(rng) if rng.random() < 0.2 else wire([b"XADD", b"k", b"*", b"f", b"v"]) for _ in range(9)]
+    chunks = chunks[: rng.randrange(10)] * rng.choice([1, 1, 1, 40])
+    if chunks and rng.random() < 0.5:
+        at = rng.randrange(len(chunks))
+        chunk = chunks[at]
+        chunks[at] = rng.choice([b"", chunk * 2, chunk[: rng.randrange(len(chunk))], chunk + b"*", b"\r\n" + chunk])
+    run, expected = native.join(chunks), reference.join(chunks)
+    assert (run is None) == (expected is None), chunks
+    if run is not None:
+        assert shown_run(run) == shown_run(expected), chunks
+        assert b"".join(chunks).startswith(b"".join(wire(words) for words in run.requests())), chunks
+        compare_runs(native, run, expected, rng)
+    bulks = b"".join(b"$%d\r\n%b\r\n" % (len(text), text) for text in rng.choices(IDS, k=rng.randrange(9)))
+    bulks = rng.choice([bulks, bulks, bulks[: rng.randrange(len(bulks) + 1)], bulks + rng.choice(ODD)])
+    assert outcome(native.split_bulks, bulks) == outcome(reference.split_bulks, bulks), bulks
+
+
 def compare_ids(native: ModuleType, rng: random.Random) -> None:
     """The same for the texts of IDs."""
     text = rng.choice(IDS)
@@ -628,6 +647,7 @@ def main(path: str, rounds: int) -> None:
     file = SearchedFile()
     for _ in range(rounds):
         compare(native, random_chunk(rng), rng)
+        compare_joins(native, rng)
         compare_pending(native, rng)
         compare_ids(native, rng)
         compare_rows(native, rng)

@@ -24,7 +24,7 @@ entry, of any keys, `Ranges`:
     words, ids          what all of them read and write
     runs, mixes, claims, ranges
                         requests that are neighbours
-    requests            bytes to requests
+    requests, joins     bytes to requests; XADDs of several clients to one run
     tails               runs to rows, lines of the log and replies
     rows, values        rows of entries
     streams             rows of streams
@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from riverbed.store.wire.reference.claims import Claims
 from riverbed.store.wire.reference.ids import find_id, packed_id
+from riverbed.store.wire.reference.joins import join, split_bulks
 from riverbed.store.wire.reference.mixes import Mix
 from riverbed.store.wire.reference.pages import find_keys, measure_leaf
 from riverbed.store.wire.reference.pending import change_runs, find_delivery, open_run, show_pending
@@ -78,6 +79,7 @@ __all__ = [
     "find_keys",
     "find_values",
     "gather",
+    "join",
     "load",
     "load_xadds",
     "log_entries",
@@ -93,6 +95,7 @@ __all__ = [
     "parse_front",
     "seal",
     "show_pending",
+    "split_bulks",
     "take_tails",
     "unknown_keys",
     "unseal",

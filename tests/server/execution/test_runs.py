@@ -6,9 +6,8 @@ import errno
 import os
 import random
 import tracemalloc
-from collections.abc import Callable, Coroutine, Iterator
 from importlib import import_module
-from itertools import count, groupby, pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,132 +21,24 @@ from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.protocol import request_reader
-from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
 from riverbed.server.stats.stats import Stats
 from riverbed.store.databases import lent, transaction
 from riverbed.store.databases.lent import PART_BYTES, PUT_BATCH
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
-from riverbed.store.format import pending
-from riverbed.store.tables.environment import TABLES
 from riverbed.store.wire import APPENDED, Claims, Run, parse
 from tests.support.in_process import PassingClock
 from tests.support.raw import encode
+from tests.support.runs import ACKS, APPENDS, CLAIMS, LINES, RANGES, Scenario, asked, bulks, outcome, same
 from tests.support.ticks import Ticks, in_loop
-from tests.support.turns import turns_of_any_length
 
 MS = 1_700_000_000_000
-Scenario = Callable[[Ticks], Coroutine[Any, Any, Any]]
 
 
 @pytest.fixture(autouse=True)
 def has_native() -> None:
     import_module("riverbed.store.wire.native")  # it must have been built
-
-
-def bulks(*texts: str) -> list[bytes]:
-    return [b"$%d\r\n%b\r\n" % (len(text), text.encode()) for text in texts]
-
-
-def rows_of(ticks: Ticks) -> dict[str, list[tuple[bytes, bytes]]]:
-    txn = ticks.engine.txn
-    while ticks.engine.purge(0.0):
-        pass
-    txn.write_back()
-    rows = {name: list(txn.lmdb.cursor(txn.handles[name])) for name in TABLES if name != "meta"}
-    rows["pel"] = list(pending_entries(rows.pop("pel"), rows.pop("pel_by_consumer"), rows.pop("pel_by_time")))
-    return rows
-
-
-def pending_entries(
-    pel: list[tuple[bytes, bytes]], by_consumer: list[tuple[bytes, bytes]], by_time: list[tuple[bytes, bytes]]
-) -> Iterator[tuple[bytes, bytes]]:
-    """(key, delivery) of each pending entry: how entries are put together to runs depends on when they are written."""
-    runs = [pending.Run.under(key, row) for key, row in pel]
-    group_nos = [int.from_bytes(key[:8], "big") for key, _ in pel]
-    pairs = list(zip(group_nos, runs, strict=True))
-    owners = [pending.owner_prefix(group_no, run.consumer_no) + run.last for group_no, run in pairs]
-    assert [key for key, _ in by_consumer] == sorted(owners)
-    assert [key for key, _ in by_time] == sorted(map(pending.time_key, group_nos, runs))
-    for group_no, run in pairs:
-        yield from ((pending.group_prefix(group_no) + packed, repr(run.delivery).encode()) for packed in run.ids())
-
-
-def outcome(directory: Path, parser: type[NativeReader | PlainReader], scenario: Scenario, **settings: object) -> Any:
-    """What a scenario returns, and all that it leaves behind, when requests are read by `parser`."""
-    found: list[Any] = []
-
-    async def body() -> None:
-        ticks = Ticks(directory, **settings)
-        found.append(await scenario(ticks))
-        await ticks.settle()
-        stats = ticks.executor.stats
-        calls = {name: (one.calls, one.failed, one.rejected) for name, one in stats.seen_commands()}
-        changes = ticks.engine.txn.changes
-        found.extend([calls, stats.commands_processed, ticks.batches(), rows_of(ticks), changes])
-        ticks.close()
-
-    with patch.object(request_reader, "new_plain_reader", parser), turns_of_any_length():
-        in_loop(body())
-    return found
-
-
-def same(tmp_path: Path, scenario: Scenario, **settings: object) -> Any:
-    """What the scenario returns; fails when it makes a difference that there are runs."""
-    one_by_one = outcome(tmp_path / "words", PlainReader, scenario, **settings)
-    in_runs = outcome(tmp_path / "runs", NativeReader, scenario, **settings)
-    for side in (one_by_one, in_runs):
-        side[3] = [in_order(batch) for batch in side[3]]
-    for found, expected in zip(in_runs, one_by_one, strict=True):
-        assert found == expected
-    return in_runs[0]
-
-
-def in_order(batch: list[bytes]) -> list[bytes]:
-    """A batch with XADDs in front of neighbouring XACKs, and one XACK or XCLAIM for each entry.
-
-    The log has mixes and claims otherwise.  A claim says of its consumer what lines before it say.
-    """
-    ordered: list[bytes] = []
-    for is_of_mix, lines in groupby(without_said(batch), lambda line: line.startswith((b"XADD ", b"XACK "))):
-        if not is_of_mix:
-            ordered += [single for line in lines for single in single_claims(line)]
-            continue
-        neighbours = list(lines)
-        ordered += [line for line in neighbours if line.startswith(b"XADD ")]
-        for line in neighbours:
-            name, key, group, *ids = line.split(b" ")
-            if name == b"XACK":
-                ordered += [b" ".join([name, key, group, one]) for one in ids]
-    return ordered
-
-
-def without_said(batch: list[bytes]) -> list[bytes]:
-    """The lines but those in front of an XCLAIM that tell what it tells as well: that its consumer exists, and when."""
-    kept: list[bytes] = []
-    for line in reversed(batch):
-        words = line.removeprefix(b"XGROUP ").split(b" ")
-        claim = b" ".join([b"XCLAIM", *words[1:4], b""])
-        if words[0] in (b"CREATECONSUMER", b"XSEEN") and kept and kept[-1].startswith(claim):
-            continue
-        kept.append(line)
-    return kept[::-1]
-
-
-def single_claims(line: bytes) -> list[bytes]:
-    words = line.split(b" ")
-    if words[0] != b"XCLAIM":
-        return [line]
-    ids, how = words[5:-8], words[-8:]
-    return [b" ".join([*words[:5], one, *how]) for one in ids]
-
-
-def asked(*lines: str) -> Scenario:
-    async def scenario(ticks: Ticks) -> list[bytes]:
-        return await ticks.ask(ticks.connect(), *lines)
-
-    return scenario
 
 
 # -- the same as words -------------------------------------------------------------------------------------------------
@@ -160,41 +51,6 @@ def test_a_run_is_executed_as_one_and_answers_each_request(tmp_path: Path) -> No
     assert found[1] == {b"xadd": (100, 0, 0)}
     assert found[2] == 100
     assert append.call_count <= 6  # the first entry of each stream is appended by itself
-
-
-LINES = [
-    *["XADD a * f v", "XADD a * f v", "XADD b * f v", "xadd a * f v", "XADD a * f v g w"] * 3,
-    "XADD c * f " + "x" * 90,
-    *["XADD a MAXLEN ~ 60 * f v", "xadd b maxlen ~ 10 * f v g w", "XADD d MAXLEN ~ 100 * f v"] * 2,
-    *("XADD d MAXLEN = 100 * f v", "XADD b MAXLEN 20 * f v", "XADD a MINID ~ {now}-2 * f v"),
-    *("XADD b MINID {now} * f v", "XADD a NOMKSTREAM * f v", "XADD f 1-1 f v", "XADD e MINID ~ 1 5-5 f v"),
-    *["XADD a {now} f v", "XADD a {now}-5 f v", "XADD e {now}-* f v", "XADD e NOMKSTREAM MAXLEN ~ 5 * f v"],
-    *("XADD a MAXLEN ~ 0 * f v", "XADD a MAXLEN ~ x * f v", "XADD d MAXLEN ~ 999999999 * f v"),
-    *("XADD a MAXLEN ~ 3 * f v", "XADD a MAXLEN 4 * f v", "XADD a 5 f v", "XADD a NOMKSTREAM * f v", "XADD a * f"),
-    *("XLEN a", "PING", "XDEL a {now}-1", "DEL a", "DEL b", "XTRIM a MAXLEN 2", "RENAME a b"),
-    *("EXPIRE a 1", "PERSIST a", "XRANGE a - + COUNT 1", "XRANGE b - + COUNT 1", "xrange a {now}-2 {now} count 1"),
-    *("XRANGE a {now} + COUNT 1", "XRANGE e 5-5 5-5 COUNT 1", "XRANGE none - + COUNT 1", "XRANGE a 9-9 1 COUNT 1"),
-    *("SELECT 1", "SELECT 0", "MULTI", "EXEC", "DISCARD", "WATCH a", "WATCH b", "UNWATCH", "SET a 1", "NO a"),
-    *("XREAD BLOCK 0 STREAMS a b $ $", "XREAD BLOCK 0 COUNT 1 STREAMS a $", "XGROUP CREATE a g 0 MKSTREAM"),
-    "XREADGROUP GROUP g c BLOCK 0 COUNT 2 STREAMS a >",
-    *("XREADGROUP GROUP g d COUNT 1 STREAMS a >", "XREADGROUP GROUP g d COUNT 40 STREAMS a >", "XGROUP SETID a g 0"),
-    *("CLIENT REPLY SKIP", "CLIENT REPLY OFF", "CLIENT REPLY ON", "CLIENT UNBLOCK 1", "HELLO 3", "FLUSHDB"),
-    "MONITOR",
-    *("XSETID a {now}-18446744073709551600", "XSETID a 18446744073709551615-18446744073709551600", "RESET"),
-    "XINFO STREAM a",
-    *[f"XACK a g {{now}}-{seq}" for seq in (0, 1, 2, 3, 5, 8)],
-    *("XACK a g {now}", "xack a g {now}-4", "XACK b g {now}-1", "XACK a h {now}-1", "XACK a g {now}-1 {now}-2"),
-    *[f"XCLAIM a g d 0 {{now}}-{seq} JUSTID" for seq in (0, 1, 2, 3, 5, 8)],
-    *[f"XCLAIM a g d 1 {{now}}-{seq} JUSTID" for seq in (0, 4, 5)],
-    *("XCLAIM a h d 0 {now}-1 JUSTID", "XCLAIM a g d x {now}-1 JUSTID", "xclaim a g c 0 {now}-1 justid"),
-    *("XNACK a g FAIL IDS 1 {now}-3", "XCLAIM a g d 0 {now}-5 RETRYCOUNT 3 JUSTID"),
-]  # fmt: skip
-
-
-APPENDS = [line for line in LINES if line.lower().startswith("xadd")]
-ACKS = [line for line in LINES if line.lower().startswith("xack")]
-CLAIMS = [line for line in LINES if line.lower().startswith("xclaim")]
-RANGES = [line for line in LINES if line.lower().startswith("xrange")]
 
 
 async def random_scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
@@ -261,6 +117,16 @@ def test_a_mix_is_executed_as_one_and_answers_in_the_order_of_its_requests(tmp_p
     logged = outcome(tmp_path / "once", NativeReader, scenario)[3]
     [acks] = [line for batch in logged for line in batch if line.startswith(b"XACK")]
     assert acks.split() == [b"XACK", b"s", b"g", *(f"{MS}-{seq}".encode() for seq in range(20))]
+
+
+@pytest.mark.parametrize("last", ["XADD s * f v", "XACK s g 1-1", "XADD s 1-1 f v"])
+def test_a_client_of_a_mix_is_shown_with_its_last_command(tmp_path: Path, last: str) -> None:
+    async def scenario(ticks: Ticks) -> bytes:
+        client = ticks.connect()
+        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", "XACK s g 1-1", "XADD s * f v", "XACK s g 1-1", last)
+        return client.session.last_command
+
+    assert same(tmp_path, scenario) == last[:4].lower().encode()
 
 
 def test_a_stream_that_is_lent_stays_lent_while_its_entries_are_acknowledged(tmp_path: Path) -> None:

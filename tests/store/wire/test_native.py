@@ -34,6 +34,7 @@ from tests.support.wire_fuzz import (
     compare,
     compare_changes,
     compare_ids,
+    compare_joins,
     compare_pending,
     compare_places,
     compare_request,
@@ -67,6 +68,12 @@ def test_random_chunks_are_read_alike(native: ModuleType) -> None:
     rng = random.Random(None if seed == "random" else int(seed))
     for _ in range(2_000):
         compare(native, random_chunk(rng), rng)
+
+
+def test_requests_of_several_clients_are_joined_alike(native: ModuleType) -> None:
+    rng = random.Random(11)
+    for _ in range(3_000):
+        compare_joins(native, rng)
 
 
 def test_ids_are_packed_alike(native: ModuleType) -> None:
@@ -234,6 +241,7 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
                 for one, same in zip(requests, expected, strict=True):
                     compare_request(native, one, same, again)
                 native.parse(kind, chunk)
+            compare_joins(native, again)
             compare_rows(native, again)
             compare_changes(native, again)
             compare_places(native, again)
@@ -271,6 +279,15 @@ def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
     assert sys.getrefcount(chunk) == before + 2
     del chunk, run
     assert rest.requests() == [[b"XADD", b"s", b"*", b"f", b"v"]]
+
+
+def test_joined_requests_are_copied(native: ModuleType) -> None:
+    chunks = [bytes(bytearray(XADD)) for _ in range(3)]
+    before = [sys.getrefcount(chunk) for chunk in chunks]
+    run = native.join(chunks)
+    assert [sys.getrefcount(chunk) for chunk in chunks] == before
+    del chunks
+    assert run.requests() == [[b"XADD", b"s", b"*", b"f", b"v"]] * 3
 
 
 def test_a_mix_keeps_its_chunk_and_its_run(native: ModuleType) -> None:
@@ -367,6 +384,12 @@ def test_wrong_arguments_to_claims_are_refused(native: ModuleType) -> None:
         ("log_entries", (iter([""]), bytes(24), b"", 1), TypeError),
         ("log_entries", (iter([]), bytes(24), b"", -1), ValueError),
         ("parse_front", (0, XADD, ()), TypeError),
+        ("join", (XADD,), TypeError),
+        ("join", ((XADD, XADD),), TypeError),
+        ("join", ([XADD, None],), TypeError),
+        ("join", ([bytearray(XADD)],), TypeError),
+        ("split_bulks", (None,), TypeError),
+        ("split_bulks", (b"$1\r\na\r\n:1\r\n",), ValueError),
         ("append", (None, 0, {}, {}, 1), TypeError),
         ("append", ("run", -1, {}, {}, 1), ValueError),
         ("append", ("run", 3, {}, {}, 1), ValueError),
@@ -493,8 +516,9 @@ def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) 
         "parse",
         "parse_front",
     )
+    of_clients = ("join", "split_bulks")
     rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream", "take_tails", "unknown_keys")
-    for name in ("Run", "Mix", "Claims", "Ranges", "Tail", *functions, *rows_of_streams):
+    for name in ("Run", "Mix", "Claims", "Ranges", "Tail", *functions, *of_clients, *rows_of_streams):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

@@ -16,12 +16,14 @@ from riverbed.store.wire.reference import (
     Tail,
     append,
     expand_one,
+    join,
     load,
     load_xadds,
     open_tail,
     parse,
     parse_front,
     seal,
+    split_bulks,
     take_tails,
     unknown_keys,
 )
@@ -250,6 +252,36 @@ def test_neighbours_become_a_run() -> None:
     rest = run.rest(1)
     assert (rest.key, rest.requests()) == (b"t", commands[4:])
     assert rest.request(1) == commands[5]
+
+
+def test_what_several_clients_have_sent_becomes_a_run_up_to_what_is_no_single_xadd() -> None:
+    first, second = (wire(xadd(b"f", value)) for value in (b"v", b"long value"))
+    run = join([first, second, first])
+    assert run is not None
+    assert run.requests() == [xadd(b"f", value) for value in (b"v", b"long value", b"v")]
+    for other in (first + second, first[:-1], first + b"\r\n", b"", wire([b"PING"]), wire(xack(b"1-1"))):
+        run = join([first, second, other, first])
+        assert run is not None
+        assert len(run) == 2
+        assert join([first, other]) is None
+        assert join([other, first, first]) is None
+    assert join([]) is None
+    run = join([first] * 300)
+    assert run is not None
+    assert len(run) == 256
+
+
+def test_halves_of_requests_are_not_put_together() -> None:
+    whole = wire(xadd(b"f", b"v"))
+    assert join([whole[:9], whole[9:], whole, whole]) is None
+
+
+def test_replies_of_a_run_are_taken_apart() -> None:
+    assert split_bulks(b"$3\r\n1-1\r\n$0\r\n\r\n$4\r\n1-10\r\n") == [b"$3\r\n1-1\r\n", b"$0\r\n\r\n", b"$4\r\n1-10\r\n"]
+    assert split_bulks(b"") == []
+    for odd in (b"$3\r\n1-1\r", b"$3\r\n1-12\r\n", b"+OK\r\n", b"$-1\r\n"):
+        with pytest.raises(ValueError, match="no bulk strings"):
+            split_bulks(odd)
 
 
 def test_neighbours_in_a_log_become_a_run_of_any_keys() -> None:
