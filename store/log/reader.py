@@ -29,7 +29,9 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.log.bit_flips import MAX_BYTES, find_flipped_bit
 from riverbed.store.log.empty_rdb import MAGIC, MAX_EMPTY_BYTES, is_empty_rdb
-from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch, LogPart, PartReader
+from riverbed.store.log.files.batch import Batch, LogPart
+from riverbed.store.log.files.plain import PLAIN_BATCH_COMMANDS
+from riverbed.store.log.files.reader import read_part
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.position import LogPosition
 
@@ -172,7 +174,7 @@ class LogReader:
         for part in parts:
             fd = self._files.open_read(part.path)
             try:
-                reader = PartReader(self._files, fd, part, self._plain_batch_commands)
+                reader = read_part(self._files, fd, part, self._plain_batch_commands)
                 reader.begin(place)
                 yield from reader.batches()
                 place = reader.place

@@ -1,7 +1,7 @@
 """Reads the log from a replication link: takes bytes in any pieces, returns whole and verified batches.
 
 A primary sends a replica the batches of its log unchanged, annotations included, so that the replica notices a flipped
-bit and appends the same bytes.  `file_reader.py` reads the same from a file; here there is no end to look at, a piece
+bit and appends the same bytes.  `files/` reads the same from a file; here there is no end to look at, a piece
 may end anywhere, and nothing that arrives is trusted: no length, no offset, no frame.
 
 A short batch that is simple and arrived whole is found by the text of its annotation and parsed by C code.  Any other
@@ -23,7 +23,8 @@ from riverbed.store.checksum import crc32c
 from riverbed.store.disk.spill import PIECE_BYTES, Spill
 from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, FrameError, ShortFrame
-from riverbed.store.log.file_reader import is_preface, whole_requests
+from riverbed.store.log.files.batch import is_preface
+from riverbed.store.log.files.requests import whole_requests
 from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, count_of, parse_front, words_of
 
 # No longer batch is simple.  Those of a primary under full load have 100 to 200 KB; as simple ones they take 0.053 us

@@ -18,7 +18,9 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import ANNOTATION_START
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.file_reader import Batch, LogPart, PartReader, is_preface
+from riverbed.store.log.files.batch import Batch, LogPart, is_preface
+from riverbed.store.log.files.part_reader import PartReader
+from riverbed.store.log.files.reader import read_part
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.log.stream_reader import without_comments
 from riverbed.store.position import LogPosition
@@ -203,7 +205,7 @@ class LogTail:
         assert file is not None
         if self._verbatim and position == 0:
             offset = file.start_offset or 0  # reading bytes does not count the offset
-        reader = PartReader(self._files, self._fd, LogPart(self._log.home.path / file.name, file, limit, is_last=False))
+        reader = read_part(self._files, self._fd, LogPart(self._log.home.path / file.name, file, limit, is_last=False))
         reader.begin(LogPosition(number, position, offset))
         return reader
 
@@ -324,7 +326,7 @@ class LogSearch:
         fd = self._files.open_read(path)
         try:
             size = end.position if file.seq == end.file_seq else self._files.size(fd)
-            reader = PartReader(self._files, fd, LogPart(path, file, size, is_last=False))
+            reader = read_part(self._files, fd, LogPart(path, file, size, is_last=False))
             reader.begin(start)
             for batch in reader.batches():
                 yield start, batch

@@ -20,7 +20,7 @@ from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import ReplayError
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.log.file_reader import Batch
+from riverbed.store.log.files.batch import Batch
 from riverbed.store.wire import Run
 
 SHOWN_KEYS: Final = 5  # of each command

@@ -20,7 +20,7 @@ from riverbed.store.disk.beside import WorkBeside
 from riverbed.store.disk.copying import GrowingCopy
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, base_name, incr_name
 from riverbed.store.log import manifest
-from riverbed.store.log.file_reader import Batch
+from riverbed.store.log.files.batch import Batch
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds

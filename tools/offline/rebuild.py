@@ -22,7 +22,8 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.beside import WorkBeside
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
-from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS, Batch
+from riverbed.store.log.files.batch import Batch
+from riverbed.store.log.files.plain import PLAIN_BATCH_COMMANDS
 from riverbed.store.log.reader import LogReader, TornTail
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition

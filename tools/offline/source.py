@@ -21,7 +21,7 @@ from riverbed.store.format import log_lines as logformat
 from riverbed.store.format.log_lines import FrameError, parse_frame
 from riverbed.store.layout import LOG_FILE
 from riverbed.store.log import manifest
-from riverbed.store.log.file_reader import LogPart
+from riverbed.store.log.files.batch import LogPart
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.log.reader import list_parts
 from riverbed.store.position import LogPosition

@@ -19,7 +19,7 @@ from riverbed.store.disk.real_files import read_file
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.text import quoted
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.file_reader import Batch, LogPart
+from riverbed.store.log.files.batch import Batch, LogPart
 from riverbed.store.log.manifest import FileType
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.position import LogPosition

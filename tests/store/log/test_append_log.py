@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
-from riverbed.store.log.file_reader import CHUNK_BYTES, PartReader
+from riverbed.store.log.files.checksummed import ChecksummedReader
+from riverbed.store.log.files.part_reader import CHUNK_BYTES
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import (
@@ -93,7 +94,7 @@ def test_a_long_batch_is_not_copied_and_is_cut_back_when_a_part_of_it_cannot_be_
 def test_lines_in_values_that_look_like_comments_do_not_make_reading_slow() -> None:
     batches = [[xadd(1, b"\r\n# not a comment\r\n#C")], [xadd(2, b"\n#\n#RB:")]]
     files, _ = filled(batches)
-    with patch.object(PartReader, "_exact_batch", side_effect=AssertionError("the slow way")):
+    with patch.object(ChecksummedReader, "_exact_batch", side_effect=AssertionError("the slow way")):
         assert commands_of(reopened(files)[1]) == batches
 
 

@@ -25,7 +25,7 @@ from riverbed.store.ids import ID_BYTES, make_id
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import Piece
-from riverbed.store.log.file_reader import Batch
+from riverbed.store.log.files.batch import Batch
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery import replay as recovery

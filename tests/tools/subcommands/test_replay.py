@@ -17,7 +17,8 @@ import pytest
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
-from riverbed.store.log import file_reader, manifest
+from riverbed.store.log import manifest
+from riverbed.store.log.files import batch
 from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.rebuild import rebuild
@@ -52,7 +53,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_a_copied_log_is_counted_without_making_words_of_its_runs(log: Path, tmp_path: Path) -> None:
-    with patch.object(file_reader, "words_of", side_effect=AssertionError("words")):
+    with patch.object(batch, "words_of", side_effect=AssertionError("words")):
         report = replay(log, tmp_path / "target")
     assert report["copied"]
     assert report["commands"] > 0

@@ -12,7 +12,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS
+from riverbed.store.log.files.plain import PLAIN_BATCH_COMMANDS
 from riverbed.store.log.reader import LogReader
 from riverbed.store.tables.environment import Tables
 from riverbed.tools.offline import rebuild

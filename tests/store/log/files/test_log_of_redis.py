@@ -16,7 +16,7 @@ from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_command, encode_extension
 from riverbed.store.log.append_log import Batch, TornTail
 from riverbed.store.log.empty_rdb import is_empty_rdb
-from riverbed.store.log.file_reader import PLAIN_BATCH_COMMANDS
+from riverbed.store.log.files.plain import PLAIN_BATCH_COMMANDS
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, load, serialize
 from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.position import LogPosition

@@ -14,7 +14,7 @@ from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command, encode_extension
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.append_log import Batch, TornTail
-from riverbed.store.log.file_reader import CHUNK_BYTES
+from riverbed.store.log.files.part_reader import CHUNK_BYTES
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import (
