@@ -15,6 +15,9 @@
 #define MOST_CLAIMS 128         /* as many are executed together at most: some take 8 us each */
 #define MOST_RANGES 128         /* that are executed together at most: of streams that are not in memory some take 5 us each */
 #define TAILS_AT_ONCE 8         /* that are looked for, also when the first of them ends the appending */
+#define CACHE_LINE_BYTES 64
+#define MOST_FETCHED 512        /* bytes of the rows of a stream: what follows is fetched by the processor itself */
+#define STREAM_OBJECT_BYTES 256 /* the row of a stream as an object of Python */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)
 #define ID_BULK_BYTES (ID_TEXT_BYTES + 7)       /* "$41\r\n" and "\r\n" */

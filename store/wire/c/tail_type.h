@@ -120,6 +120,31 @@ order_by_stream(const void *one, const void *other)
     return memcmp(((const StreamRows *)one)->prefix, ((const StreamRows *)other)->prefix, PREFIX_BYTES);
 }
 
+static void
+fetch(const void *data, size_t size)
+{
+    for (size_t at = 0; at < size; at += CACHE_LINE_BYTES)
+        prefetch((const char *)data + at);
+}
+
+/* Have the processor fetch all that these tails consist of: of very many none is in its cache, and it would wait for one
+   piece after the other. */
+static void
+fetch_tails(PyObject *tails)
+{
+    Py_ssize_t count = PyList_Size(tails);
+    for (Py_ssize_t i = 0; i < count; i++)
+        fetch(PyList_GetItem(tails, i), sizeof(Tail));
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const Tail *tail = (const Tail *)PyList_GetItem(tails, i);
+        fetch(tail->rows.data, tail->rows.size < MOST_FETCHED ? tail->rows.size : MOST_FETCHED);
+        if (tail->row != NULL) {
+            fetch(tail->row, STREAM_OBJECT_BYTES);
+            fetch(tail->key, CACHE_LINE_BYTES);
+        }
+    }
+}
+
 PyDoc_STRVAR(take_tails_doc,
 "take_tails(tails) -> (rows, stream_rows)\n\n"
 "`take_rows` of all these tails, which are of different streams, in order, and `stream_row` of each.");
@@ -136,6 +161,7 @@ take_tails(PyObject *module, PyObject *tails)
             PyErr_SetString(PyExc_TypeError, "tails are needed");
             return NULL;
         }
+    fetch_tails(tails);
     Rows *rows = (Rows *)PyType_GenericAlloc(state->rows_type, count);
     PyObject *changed = rows == NULL ? NULL : PyList_New(count);
     for (Py_ssize_t i = 0; changed != NULL && i < count; i++) {
