@@ -44,7 +44,6 @@ from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.pages import walk_pages
 from riverbed.store.tables.upgrade import upgrade
-from riverbed.store.wire import find_keys
 
 TABLES: Final = (
     "keys",
@@ -140,7 +139,7 @@ class Tables:
         self._syncs_later = syncs_later
         self._reader_lock: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
-        self._pages: mmap.mmap | bytes = b""  # of the file, for `find_committed`
+        self._pages: mmap.mmap | bytes = b""  # the file, for `committed_pages`
         self._looked_for = -1  # the commit behind which it was looked whether the file has grown
         if readonly and not frozen:
             powercut.refuse_doubt(path)
@@ -174,17 +173,17 @@ class Tables:
         first, self._first = self._first, None
         return first or self.env.begin(write=True)
 
-    def find_committed(self, commit_no: int, table: bytes, keys: list[bytes]) -> bytes:
-        """A byte for each key: 1 if a table has it as the last commit has left it; 0 if it has not, or if in doubt.
+    def committed_pages(self, commit_no: int) -> mmap.mmap | bytes:
+        """The file, with the tables as the last commit has left them, for `find_keys` and `find_deliveries`.
 
         The transaction that `begin` has returned reads what the commit `commit_no`, one less than its own number, has
-        left.  This looks into the file without it: keys from all over a large table take 0.2 us each in place of 0.8,
+        left.  These look into the file without it: keys from all over a large table take 0.2 us each in place of 0.8,
         as their waits for memory overlap.  What such a transaction has changed since is not seen.
         """
         if self._looked_for != commit_no:
             self._looked_for = commit_no
             self._map_grown()
-        return find_keys(self._pages, commit_no, table, keys)
+        return self._pages
 
     def _map_grown(self) -> None:
         """Map the file into memory, if it has grown, a large one only if it has grown much.

@@ -29,7 +29,7 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.ranges import seek, seek_below
-from riverbed.store.wire import IS_NATIVE
+from riverbed.store.wire import IS_NATIVE, find_deliveries, find_keys
 
 # The largest size of an entry when no bound is known.
 UNBOUNDED_ROW: Final = 1 << 62
@@ -214,7 +214,7 @@ class Transaction:
         self.reader = self.lmdb.cursor(entries)
         self.nodes = self.lmdb.cursor(self.handles["nodes"])
         self.measure_largest_row()
-        self._commit_no = self.lmdb.id() - 1
+        self.commit_no = self.lmdb.id() - 1  # of the tables that this transaction has begun with
         self.has_deleted_entries = False  # since then
 
     def measure_largest_row(self) -> None:
@@ -403,7 +403,16 @@ class Transaction:
         """
         if self.has_deleted_entries or not IS_NATIVE:  # the reference takes longer than LMDB
             return bytes(len(keys))
-        return self.tables.find_committed(self._commit_no, b"entries", keys)
+        return find_keys(self.tables.committed_pages(self.commit_no), self.commit_no, b"entries", keys)
+
+    def committed_deliveries(self, prefix: bytes, packed_ids: list[bytes]) -> list[tuple[int, int, int] | None]:
+        """What the last commit has of pending entries of the group with this prefix; None of others, or if in doubt.
+
+        -> (owner, moment, delivery count) of each; what has changed since, the caller knows.
+        """
+        if not IS_NATIVE:
+            return [None] * len(packed_ids)
+        return find_deliveries(self.tables.committed_pages(self.commit_no), self.commit_no, b"pel", prefix, packed_ids)
 
     def delete_entry(self) -> None:
         """Delete the entry that `reader` stands at."""

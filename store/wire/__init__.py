@@ -16,6 +16,7 @@
     measure_entries       rows -> their sizes, and those that we would not have written
     measure_leaf          a page of the tables -> how many plain rows it has
     find_keys             the file of the tables, and keys -> which of them a table has
+    find_deliveries       the same, and IDs of pending entries -> owner, time and count of each
     seal, unseal          rows of entries with their checksum behind them, and without
     packed_id             an ID as text -> its bytes in keys
     find_id               where an ID is among others
@@ -59,6 +60,7 @@ __all__ = [
     "change_runs",
     "count_of",
     "expand_one",
+    "find_deliveries",
     "find_delivery",
     "find_id",
     "find_keys",
@@ -113,6 +115,7 @@ if TYPE_CHECKING or IS_NATIVE:
         append,
         change_runs,
         expand_one,
+        find_deliveries,
         find_delivery,
         find_id,
         find_keys,
@@ -152,6 +155,7 @@ else:
         append,
         change_runs,
         expand_one,
+        find_deliveries,
         find_delivery,
         find_id,
         find_keys,

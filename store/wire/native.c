@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 24            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 25            /* raise it, here and in `interface.py`, when a function takes or returns others */
 
 /* The compiler is given all parts as one, so that it sees through every call.  Each part uses those above it. */
 #include "c/layout.h"
@@ -116,6 +116,7 @@ static PyMethodDef functions[] = {
     {"load_xadds", (PyCFunction)(void (*)(void))load_xadds, METH_FASTCALL, load_xadds_doc},
     {"measure_entries", (PyCFunction)(void (*)(void))measure_entries, METH_FASTCALL, measure_entries_doc},
     {"measure_leaf", (PyCFunction)(void (*)(void))measure_leaf, METH_FASTCALL, measure_leaf_doc},
+    {"find_deliveries", (PyCFunction)(void (*)(void))find_deliveries, METH_FASTCALL, find_deliveries_doc},
     {"find_keys", (PyCFunction)(void (*)(void))find_keys, METH_FASTCALL, find_keys_doc},
     {"log_entries", (PyCFunction)(void (*)(void))log_entries, METH_FASTCALL, log_entries_doc},
     {"seal", (PyCFunction)(void (*)(void))seal, METH_FASTCALL, seal_doc},

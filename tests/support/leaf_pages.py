@@ -11,6 +11,7 @@ from typing import Final
 
 import lmdb
 
+from riverbed.store.format.pending import Run
 from riverbed.store.wire import reference
 
 _PAGE_BYTES: Final = 4096
@@ -50,8 +51,9 @@ class SearchedFile:
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory() as directory:
-            env = lmdb.open(directory, map_size=1 << 28, max_dbs=4)
+            env = lmdb.open(directory, map_size=1 << 28, max_dbs=5)
             handles = {table: env.open_db(table) for table in SEARCHED}
+            runs = env.open_db(b"runs")
             for rest in ((0, 1), (2,)):
                 with env.begin(write=True) as txn:
                     for table, (count, size) in SEARCHED.items():
@@ -59,8 +61,25 @@ class SearchedFile:
                             if number % 3 in rest:
                                 txn.put(self.key(number), bytes(size), db=handles[table])
                     self.commit_no = txn.id()
+                    for number in range(self.RUNS):
+                        key, row = self.run_row(number)
+                        txn.put(key, row, db=runs)
             env.close()
             self.pages = bytearray((Path(directory) / "data.mdb").read_bytes())
+
+    # Runs of pending entries, in a tree of two levels: of five IDs, mostly, and every third ID is in none.
+    RUNS: Final = 400
+    PREFIX: Final = bytes(7) + b"\3"
+
+    @staticmethod
+    def packed(number: int) -> bytes:
+        return bytes(12) + number.to_bytes(4, "big")
+
+    @classmethod
+    def run_row(cls, number: int) -> tuple[bytes, bytes]:
+        count = 90 if number % 50 == 0 else 5
+        ids = [cls.packed(1000 * number + 3 * each + each % 2) for each in range(count)]
+        return cls.PREFIX + ids[-1], Run(number % 9, number, 1 + number % 3, b"".join(ids)).pack(cls.PREFIX)
 
     @staticmethod
     def key(number: int) -> bytes:
@@ -68,7 +87,7 @@ class SearchedFile:
 
 
 def compare_searches(native: ModuleType, rng: random.Random, file: SearchedFile) -> int:
-    """Look for keys, mostly with some bytes of the file changed, by both; -> how many were found."""
+    """Look for keys and pending entries, mostly with bytes of the file changed, by both; -> how many were found."""
     table = rng.choice([*SEARCHED, b"tree", b"tree", b"more"])
     numbers = [
         rng.randrange(2100) if table == b"tree" else rng.randrange(25) for _ in range(rng.choice([0, 1, 9, 140]))
@@ -85,6 +104,11 @@ def compare_searches(native: ModuleType, rng: random.Random, file: SearchedFile)
     cut = rng.choice([len(pages)] * 20 + [0, 151, 152, 4095, 4096, 8192, len(pages) // 2, len(pages) - 1])
     found: bytes = native.find_keys(pages[:cut], commit_no, table, keys)
     assert found == reference.find_keys(pages[:cut], commit_no, table, keys), (table, keys, changed, cut)
+    wanted = [file.packed(1000 * rng.randrange(file.RUNS + 1) + rng.randrange(16)) for _ in numbers]
+    prefix = rng.choice([file.PREFIX] * 9 + [bytes(8)])
+    table = rng.choice([b"runs"] * 9 + [b"leaf"])
+    deliveries = native.find_deliveries(pages[:cut], commit_no, table, prefix, wanted)
+    assert deliveries == reference.find_deliveries(pages[:cut], commit_no, table, prefix, wanted), (wanted, changed)
     for at, byte in changed.items():
         pages[at] = byte
-    return sum(found)
+    return sum(found) + len(deliveries) - deliveries.count(None)

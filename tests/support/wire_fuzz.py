@@ -608,6 +608,9 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: native.measure_entries(iter([(PREFIX + bytes(16), ROW)] * 3), PREFIX, 9),
         lambda: native.log_entries(iter(ascending), PREFIX + bytes(16), LOG_HEAD, 1000),
         lambda: native.measure_leaf(page, None),
+        lambda: native.find_deliveries(
+            file.pages, file.commit_no, b"runs", file.PREFIX, [file.packed(number) for number in range(99)]
+        ),
         lambda: native.find_keys(file.pages, file.commit_no, b"tree", [file.key(number) for number in range(99)]),
         run.requests,
         lambda: run.request(0),

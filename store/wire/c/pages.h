@@ -64,11 +64,15 @@ typedef struct {
     int levels;
 } Tree;
 
-/* Where a search has come: a page, and which of its rows are left to be looked at.  No page: it is given up, or ended. */
+/* Where a search has come: a page, and between which of its rows the first one is that is not below the key.  It has come
+   to its end when both are the same.  No page: it is given up. */
 typedef struct {
+    const char *key;
+    size_t key_size;
     const char *page;
     uint64_t number;
-    size_t low, high;
+    uint64_t next;              /* of the page behind this one, if both are below the same branch; else 0 */
+    size_t low, high, rows;
 } Search;
 
 static uint64_t
@@ -105,7 +109,7 @@ enter(Search *search, const Tree *tree, int kind)
         return;
     }
     search->low = 0;
-    search->high = (lower - PAGE_HEAD_BYTES) / 2;
+    search->high = search->rows = (lower - PAGE_HEAD_BYTES) / 2;
 }
 
 /* Where row number `row` of the page begins.  -> NULL when its key is not all there. */
@@ -117,6 +121,13 @@ find_row(const Search *search, const Tree *tree, size_t row)
         get_u16(search->page + at + 6) > tree->page_size - NODE_HEAD_BYTES - at)
         return NULL;
     return search->page + at;
+}
+
+/* The number of the page below a row of a branch. */
+static uint64_t
+number_below(const char *row)
+{
+    return get_u16(row) | (uint64_t)get_u16(row + 2) << 16 | (uint64_t)get_u16(row + 4) << 32;
 }
 
 static int
@@ -138,7 +149,7 @@ prefetch_row(const Search *search, const Tree *tree)
 
 /* Lead the search from a branch, all of whose rows are to be looked at, to the page below that the key belongs to. */
 static void
-descend(Search *search, const Tree *tree, const char *key, size_t size)
+descend(Search *search, const Tree *tree)
 {
     if (search->page == NULL)
         return;
@@ -151,71 +162,70 @@ descend(Search *search, const Tree *tree, const char *key, size_t size)
             search->page = NULL;
             return;
         }
-        if (compare_row_key(row, key, size) <= 0)
+        if (compare_row_key(row, search->key, search->key_size) <= 0)
             low = middle + 1;
         else
             high = middle;
     }
+    row = low < search->rows ? find_row(search, tree, low) : NULL;
+    search->next = row == NULL ? 0 : number_below(row);
     row = low ? find_row(search, tree, low - 1) : NULL;
-    if (row == NULL) {
+    if (row == NULL)
         search->page = NULL;
-        return;
-    }
-    lead(search, tree, get_u16(row) | (uint64_t)get_u16(row + 2) << 16 | (uint64_t)get_u16(row + 4) << 32);
+    else
+        lead(search, tree, number_below(row));
 }
 
-/* Look at the middle one of the rows of a leaf.  -> whether it has the key. */
-static int
-step(Search *search, const Tree *tree, const char *key, size_t size)
+/* Look at the middle one of the rows of a leaf that are left. */
+static void
+step(Search *search, const Tree *tree)
 {
     size_t middle = (search->low + search->high) / 2;
     const char *row = find_row(search, tree, middle);
-    int order = row == NULL ? 0 : compare_row_key(row, key, size);
-    if (order < 0)
+    if (row == NULL)
+        search->page = NULL;
+    else if (compare_row_key(row, search->key, search->key_size) < 0)
         search->low = middle + 1;
     else
         search->high = middle;
-    if (order == 0 || search->low == search->high)
-        search->page = NULL;
-    return row != NULL && order == 0;
 }
 
-/* Note for each of the keys whether the tree has it.  The keys are looked for in step: where each alone would wait for
-   memory five times, they wait together. */
-static void
-search_tree(const Tree *tree, PyObject *keys, Py_ssize_t first, int count, char *found)
+static int
+goes_on(const Search *search)
 {
-    Search searches[SEARCHES_AT_ONCE];
-    const char *data[SEARCHES_AT_ONCE];
-    size_t sizes[SEARCHES_AT_ONCE];
+    return search->page != NULL && search->low < search->high;
+}
+
+/* Bring searches to their ends, which have keys.  They go in step: where each alone would wait for memory five times, they
+   wait together. */
+static void
+search_tree(const Tree *tree, Search *searches, int count)
+{
     for (int i = 0; i < count; i++) {
-        PyObject *key = PyList_GetItem(keys, first + i);
-        data[i] = PyBytes_AsString(key);
-        sizes[i] = (size_t)PyBytes_Size(key);
+        searches[i].next = 0;
         lead(&searches[i], tree, tree->root);
     }
     for (int level = 1; level < tree->levels; level++)
         for (int i = 0; i < count; i++) {
             enter(&searches[i], tree, BRANCH);
-            descend(&searches[i], tree, data[i], sizes[i]);
+            descend(&searches[i], tree);
         }
     int left = 0;
     for (int i = 0; i < count; i++) {
         enter(&searches[i], tree, LEAF);
-        if (searches[i].page != NULL && searches[i].low < searches[i].high) {
+        if (goes_on(&searches[i])) {
             prefetch_row(&searches[i], tree);
             left++;
-        } else
-            searches[i].page = NULL;
+        }
     }
     while (left)
         for (int i = 0; i < count; i++)
-            if (searches[i].page != NULL) {
-                found[i] = (char)step(&searches[i], tree, data[i], sizes[i]);
-                if (searches[i].page == NULL)
-                    left--;
-                else
+            if (goes_on(&searches[i])) {
+                step(&searches[i], tree);
+                if (goes_on(&searches[i]))
                     prefetch_row(&searches[i], tree);
+                else
+                    left--;
             }
 }
 
@@ -270,39 +280,156 @@ find_table(Tree *tree, const char *meta, const char *name, size_t name_size)
     return 0;
 }
 
+/* Take what functions that search say first: the file, the commit and the table.  -> whether the table is there and has
+   rows; -1 with an exception set.  Unless it is -1, the file is to be released. */
+static int
+tree_argument(PyObject *const *args, Py_buffer *file, Tree *tree)
+{
+    uint64_t commit_no = PyLong_AsUnsignedLongLong(args[1]);
+    if (commit_no == (uint64_t)-1 && PyErr_Occurred())
+        return -1;
+    const char *name = bytes_argument(args[2], -1);
+    if (name == NULL || PyObject_GetBuffer(args[0], file, PyBUF_SIMPLE))
+        return -1;
+    *tree = (Tree){file->buf, (size_t)file->len, 0, 0, 0};
+    const char *meta = find_meta(tree, commit_no);
+    return meta != NULL && find_table(tree, meta, name, (size_t)PyBytes_Size(args[2]));
+}
+
+/* A list of bytes, all of this size, any when that is -1. */
+static int
+all_bytes_argument(PyObject *argument, Py_ssize_t size)
+{
+    if (!list_argument(argument))
+        return 0;
+    for (Py_ssize_t i = 0; i < PyList_Size(argument); i++)
+        if (bytes_argument(PyList_GetItem(argument, i), size) == NULL)
+            return 0;
+    return 1;
+}
+
 PyDoc_STRVAR(find_keys_doc,
 "find_keys(pages, commit_no, table, keys) -> a byte for each key: 1 if the table has it as that commit has left it");
 
 static PyObject *
 find_keys(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
-    if (!has_count("find_keys", count, 4) || !list_argument(args[3]))
+    Py_buffer file;
+    Tree tree;
+    if (!has_count("find_keys", count, 4) || !all_bytes_argument(args[3], -1))
         return NULL;
-    uint64_t commit_no = PyLong_AsUnsignedLongLong(args[1]);
-    if (commit_no == (uint64_t)-1 && PyErr_Occurred())
-        return NULL;
-    const char *name = bytes_argument(args[2], -1);
-    if (name == NULL)
+    int is_there = tree_argument(args, &file, &tree);
+    if (is_there < 0)
         return NULL;
     Py_ssize_t total = PyList_Size(args[3]);
-    for (Py_ssize_t i = 0; i < total; i++)
-        if (bytes_argument(PyList_GetItem(args[3], i), -1) == NULL)
-            return NULL;
-    Py_buffer view;
-    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE))
-        return NULL;
     PyObject *found = PyBytes_FromStringAndSize(NULL, total);
-    if (found != NULL) {
-        char *to = PyBytes_AsString(found);
+    char *to = found == NULL ? NULL : PyBytes_AsString(found);
+    if (found != NULL)
         memset(to, 0, (size_t)total);
-        Tree tree = {view.buf, (size_t)view.len, 0, 0, 0};
-        const char *meta = find_meta(&tree, commit_no);
-        if (meta != NULL && find_table(&tree, meta, name, (size_t)PyBytes_Size(args[2])))
-            for (Py_ssize_t i = 0; i < total; i += SEARCHES_AT_ONCE) {
-                int some = (int)(total - i < SEARCHES_AT_ONCE ? total - i : SEARCHES_AT_ONCE);
-                search_tree(&tree, args[3], i, some, to + i);
-            }
+    for (Py_ssize_t first = 0; found != NULL && is_there && first < total; first += SEARCHES_AT_ONCE) {
+        Search searches[SEARCHES_AT_ONCE];
+        int some = (int)(total - first < SEARCHES_AT_ONCE ? total - first : SEARCHES_AT_ONCE);
+        for (int i = 0; i < some; i++) {
+            PyObject *key = PyList_GetItem(args[3], first + i);
+            searches[i].key = PyBytes_AsString(key);
+            searches[i].key_size = (size_t)PyBytes_Size(key);
+        }
+        search_tree(&tree, searches, some);
+        for (int i = 0; i < some; i++) {
+            const Search *search = &searches[i];
+            int has_row = search->page != NULL && search->low < search->rows;
+            const char *row = has_row ? find_row(search, &tree, search->low) : NULL;
+            to[first + i] = row != NULL && !compare_row_key(row, search->key, search->key_size);
+        }
     }
-    PyBuffer_Release(&view);
+    PyBuffer_Release(&file);
+    return found;
+}
+
+/* Lead searches that found all rows of their leaves below their keys to the leaves behind. */
+static void
+go_to_next(const Tree *tree, Search *searches, int count)
+{
+    for (int i = 0; i < count; i++) {
+        Search *search = &searches[i];
+        if (search->page != NULL && search->low == search->rows) {
+            search->page = NULL;
+            if (search->next)
+                lead(search, tree, search->next);
+        } else
+            search->next = 0;
+    }
+    for (int i = 0; i < count; i++)
+        if (searches[i].next) {
+            enter(&searches[i], tree, LEAF);
+            if (searches[i].page != NULL && !searches[i].rows)
+                searches[i].page = NULL;
+        }
+}
+
+/* What the run says that a search has found of the entry with the key.  -> None if it does not have it, or is not sound;
+   NULL with an exception set. */
+static PyObject *
+delivery_at(const Search *search, const Tree *tree, uint32_t begin)
+{
+    if (search->page == NULL)
+        Py_RETURN_NONE;
+    Py_ssize_t key_size, page_size = (Py_ssize_t)tree->page_size;
+    Py_ssize_t row = get_u16(search->page + PAGE_HEAD_BYTES + 2 * search->low);
+    Py_ssize_t at = take_leaf_row(search->page, page_size, row, PAGE_HEAD_BYTES, &key_size);
+    if (at < 0 || key_size != KEY_BYTES || memcmp(search->page + at, search->key, PREFIX_BYTES))
+        Py_RETURN_NONE;
+    Py_ssize_t size = (Py_ssize_t)get_u16(search->page + row) | (Py_ssize_t)get_u16(search->page + row + 2) << 16;
+    const char *key = search->page + at, *run = key + KEY_BYTES;
+    size = pending_size(begin, run, size);
+    if (size < 0) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    if (size == RUN_HEAD_BYTES || memcmp(key + PREFIX_BYTES, run + size - ID_BYTES, ID_BYTES) ||
+        place_of(run + RUN_HEAD_BYTES, size - RUN_HEAD_BYTES, search->key + PREFIX_BYTES) < 0)
+        Py_RETURN_NONE;
+    return Py_BuildValue("kKK", (unsigned long)get_u32(run), (unsigned long long)get_big_endian(run + RUN_MOMENT_AT),
+                         (unsigned long long)get_big_endian(run + RUN_COUNT_AT));
+}
+
+PyDoc_STRVAR(find_deliveries_doc,
+"find_deliveries(pages, commit_no, table, prefix, ids) -> (owner, moment, delivery count) of each ID, or None\n\n"
+"What the runs of a group say of entries, as that commit has left them.");
+
+static PyObject *
+find_deliveries(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    Py_buffer file;
+    Tree tree;
+    if (!has_count("find_deliveries", count, 5) || !all_bytes_argument(args[4], ID_BYTES))
+        return NULL;
+    const char *prefix = bytes_argument(args[3], PREFIX_BYTES);
+    int is_there = prefix == NULL ? -1 : tree_argument(args, &file, &tree);
+    if (is_there < 0)
+        return NULL;
+    uint32_t begin = add_crc(CRC_BEGIN, prefix, PREFIX_BYTES);
+    Py_ssize_t total = PyList_Size(args[4]);
+    PyObject *found = PyList_New(total);
+    for (Py_ssize_t first = 0; found != NULL && first < total; first += SEARCHES_AT_ONCE) {
+        Search searches[SEARCHES_AT_ONCE];
+        char keys[SEARCHES_AT_ONCE][KEY_BYTES];
+        int some = (int)(total - first < SEARCHES_AT_ONCE ? total - first : SEARCHES_AT_ONCE);
+        for (int i = 0; i < some; i++) {
+            const char *id = PyBytes_AsString(PyList_GetItem(args[4], first + i));
+            put_bytes(put_bytes(keys[i], prefix, PREFIX_BYTES), id, ID_BYTES);
+            searches[i] = (Search){keys[i], KEY_BYTES, NULL, 0, 0, 0, 0, 0};
+        }
+        if (is_there) {
+            search_tree(&tree, searches, some);
+            go_to_next(&tree, searches, some);
+        }
+        for (int i = 0; found != NULL && i < some; i++) {
+            PyObject *delivery = delivery_at(&searches[i], &tree, begin);
+            if (delivery == NULL || PyList_SetItem(found, first + i, delivery))
+                Py_CLEAR(found);
+        }
+    }
+    PyBuffer_Release(&file);
     return found;
 }

@@ -37,7 +37,7 @@ from riverbed.store.wire.reference.claims import Claims
 from riverbed.store.wire.reference.ids import find_id, packed_id
 from riverbed.store.wire.reference.joins import join, split_bulks
 from riverbed.store.wire.reference.mixes import Mix
-from riverbed.store.wire.reference.pages import find_keys, measure_leaf
+from riverbed.store.wire.reference.pages import find_deliveries, find_keys, measure_leaf
 from riverbed.store.wire.reference.pending import change_runs, find_delivery, open_run, show_pending
 from riverbed.store.wire.reference.ranges import Ranges
 from riverbed.store.wire.reference.requests import parse, parse_front
@@ -74,6 +74,7 @@ __all__ = [
     "append",
     "change_runs",
     "expand_one",
+    "find_deliveries",
     "find_delivery",
     "find_id",
     "find_keys",

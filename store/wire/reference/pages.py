@@ -17,6 +17,8 @@ from __future__ import annotations
 from struct import Struct, unpack_from
 from typing import Final
 
+from riverbed.store.wire.reference.ids import ID_BYTES, KEY_BYTES, PREFIX_BYTES
+from riverbed.store.wire.reference.pending import Delivery, find_delivery
 from riverbed.store.wire.reference.rows import Buffer
 
 _PAGE_HEAD: Final = Struct("=12xHH")
@@ -69,6 +71,19 @@ def find_keys(pages: Buffer, commit_no: int, table: bytes, keys: list[bytes]) ->
     return bytes(tree is not None and _has_key(tree, key) for key in keys)
 
 
+def find_deliveries(
+    pages: Buffer, commit_no: int, table: bytes, prefix: bytes, ids: list[bytes]
+) -> list[Delivery | None]:
+    """What the runs of a group say of entries as a commit has left them; None of those it has not, or if in doubt.
+
+    As `find_keys`; the keys of the group begin with `prefix`.
+    """
+    if len(prefix) != PREFIX_BYTES or any(len(packed) != ID_BYTES for packed in ids):
+        raise ValueError("no prefix of a group, or no packed ID")
+    tree = _find_table(memoryview(pages), commit_no, table)
+    return [None if tree is None else _find_delivery(tree, prefix + packed) for packed in ids]
+
+
 def _find_table(view: memoryview, commit_no: int, name: bytes) -> _Tree | None:
     if len(view) < _META.size:
         return None
@@ -99,28 +114,65 @@ def _find_table(view: memoryview, commit_no: int, name: bytes) -> _Tree | None:
 
 
 def _has_key(tree: _Tree, key: bytes) -> bool:
+    place = _seek(tree, key)
+    if place is None or place[1] == place[2]:
+        return False
+    found = _row(*place[:2])
+    return found is not None and found[1] == key
+
+
+def _find_delivery(tree: _Tree, key: bytes) -> Delivery | None:
+    place = _seek(tree, key)
+    if place is None:
+        return None
+    page, row, count, following = place
+    if row == count:
+        leaf = _page(*tree[:2], following, _LEAF) if following else None
+        if leaf is None or not leaf[1]:
+            return None
+        page, row = leaf[0], 0
+    found = _row(page, row)
+    if found is None:
+        return None
+    at, last = found
+    size, flags, _ = _NODE_HEAD.unpack_from(page, at)
+    begin = at + _NODE_HEAD.size + len(last)
+    if at < _PAGE_HEAD.size or flags or size > len(page) - begin or len(last) != KEY_BYTES:
+        return None
+    try:
+        return find_delivery(last, bytes(page[begin : begin + size]), key)
+    except ValueError:
+        return None
+
+
+def _seek(tree: _Tree, key: bytes) -> tuple[memoryview, int, int, int] | None:
+    """The leaf of a key: -> the page, the first row that is not below the key, how many rows there are, the next leaf.
+
+    The next leaf is 0 when it is not below the same branch.
+    """
     view, page_bytes, levels, number = tree
+    following = 0
     for _ in range(levels - 1):
         branch = _page(view, page_bytes, number, _BRANCH)
-        below = None if branch is None else _page_below(*branch, key)
+        below = None if branch is None else _pages_below(*branch, key)
         if below is None:
-            return False
-        number = below
+            return None
+        number, following = below
     leaf = _page(view, page_bytes, number, _LEAF)
     if leaf is None:
-        return False
+        return None
     page, high = leaf
-    low = 0
+    low, count = 0, high
     while low < high:
         middle = (low + high) // 2
         found = _row(page, middle)
-        if found is None or found[1] == key:
-            return found is not None
+        if found is None:
+            return None
         if found[1] < key:
             low = middle + 1
         else:
             high = middle
-    return False
+    return page, low, count, following
 
 
 def _page(view: memoryview, page_bytes: int, number: int, kind: int) -> _Page | None:
@@ -144,9 +196,9 @@ def _row(page: memoryview, row: int) -> tuple[int, bytes] | None:
     return (at, bytes(page[begin : begin + key_size])) if key_size <= len(page) - begin else None
 
 
-def _page_below(page: memoryview, high: int, key: bytes) -> int | None:
-    """The number of the page below this branch that the key belongs to."""
-    low = min(high, 1)
+def _pages_below(page: memoryview, count: int, key: bytes) -> tuple[int, int] | None:
+    """The numbers of the page below this branch that the key belongs to, and of the next one, 0 if there is none."""
+    low, high = min(count, 1), count
     while low < high:
         middle = (low + high) // 2
         found = _row(page, middle)
@@ -156,7 +208,12 @@ def _page_below(page: memoryview, high: int, key: bytes) -> int | None:
             low = middle + 1
         else:
             high = middle
-    found = _row(page, low - 1) if low else None
+    number = _number_below(page, low - 1) if low else None
+    return None if number is None else (number, (_number_below(page, low) or 0) if low < count else 0)
+
+
+def _number_below(page: memoryview, row: int) -> int | None:
+    found = _row(page, row)
     if found is None:
         return None
     low_bits, high_bits = unpack_from("=IH", page, found[0])

@@ -123,6 +123,20 @@ def test_each_key_is_found_that_the_last_two_commits_have_left(native: ModuleTyp
         assert native.find_keys(file.pages, commit_no, table, keys) == bytes(len(keys))
 
 
+def test_each_delivery_is_found_that_a_commit_has_left(native: ModuleType) -> None:
+    file = SearchedFile()
+    for number in range(file.RUNS):
+        key, row = file.run_row(number)
+        ids = [row[at : at + 16] for at in range(20, len(row) - 4, 16)]
+        expected = (number % 9, number, 1 + number % 3)
+        found = native.find_deliveries(file.pages, file.commit_no, b"runs", file.PREFIX, ids)
+        assert found == [expected] * len(ids)
+        none = [file.packed(1000 * number + 3 * each + 2) for each in range(100)]
+        assert native.find_deliveries(file.pages, file.commit_no, b"runs", file.PREFIX, none) == [None] * 100
+        assert native.find_deliveries(file.pages, file.commit_no, b"runs", bytes(8), ids) == [None] * len(ids)
+        assert key == file.PREFIX + ids[-1]
+
+
 def test_rows_of_streams_are_read_and_written_alike(native: ModuleType) -> None:
     for seed in range(10_000):
         compare_streams(native, random.Random(seed))
@@ -452,6 +466,11 @@ def test_wrong_arguments_to_claims_are_refused(native: ModuleType) -> None:
         ("measure_leaf", (b"",), TypeError),
         ("measure_leaf", (bytearray(16), None), TypeError),
         ("measure_leaf", (b"", 1), TypeError),
+        ("find_deliveries", (b"", 1, b"t", bytes(8)), TypeError),
+        ("find_deliveries", (b"", 1, b"t", bytes(7), []), ValueError),
+        ("find_deliveries", (b"", 1, b"t", bytes(8), [bytes(15)]), ValueError),
+        ("find_deliveries", (b"", 1, b"t", bytes(8), None), TypeError),
+        ("find_deliveries", (b"", -1, b"t", bytes(8), []), OverflowError),
         ("find_keys", (b"", 1, b"t"), TypeError),
         ("find_keys", (b"", 1, b"t", (b"k",)), TypeError),
         ("find_keys", (b"", 1, b"t", [b"k", 1]), TypeError),
@@ -508,6 +527,7 @@ def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) 
     functions = (
         "append",
         "expand_one",
+        "find_deliveries",
         "find_keys",
         "load",
         "load_xadds",
