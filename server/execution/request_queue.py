@@ -116,7 +116,10 @@ class RequestQueue:
         They keep their places until `took`.
         """
         line = self._line
-        if len(line) < _MIN_JOINED or not line[0].input.plain.makes_runs:
+        if len(line) < _MIN_JOINED:
+            return None
+        first = line[0].input
+        if not first.plain.makes_runs or first.chunk.find(b"XADD", _NAME_WITHIN) >= 0:  # most likely a pipeline
             return None
         sessions: list[Session] = []
         chunks: list[bytes] = []

@@ -95,7 +95,7 @@ class Alignment:
         self._align(len(self._due))
 
     def committed(self) -> None:
-        """Begin to count anew how much is left to one commit."""
+        """Begin to count what is left to the next commit."""
         self._left = _A_COMMIT
 
     def _take_in(self) -> None:
