@@ -99,12 +99,13 @@ class ReadableStream:
         return bare_pairs(ranges.read(self.txn.reader, low, high, count, reverse=reverse))
 
     def first_entry(self, start: StreamID, end: StreamID) -> bytes | None:
-        """The value of the first of `rows`, in half the time; None when there is none."""
+        """The value of the first of `rows`, in half the time; None when there is none.  Raises DamagedRowError."""
         if start <= self.first_id <= end and self.length:
             txn, key = self.txn, self.prefix + self.first_id.to_bytes(16, "big")
             row = txn.lmdb.get(key, db=txn.handles["entries"])  # one call, where a cursor takes three
-            if row is not None:
-                return bare_row(key, row)
+            if row is None:
+                raise DamagedRowError("an entry", self.stream_no)
+            return bare_row(key, row)
         if start < self.floor_id:
             start = self.floor_id
         if not self.length or start > end:

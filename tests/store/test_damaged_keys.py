@@ -9,6 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from riverbed.store.databases.first_entries import first_entries
 from riverbed.store.databases.names import all_keys, scan_keys
 from riverbed.store.errors import CorruptionError, DamagedRowError
 from riverbed.store.format.groups import CONSUMER_KEY_BYTES, consumer_name_key, decode_group_no, group_name_key
@@ -531,6 +532,29 @@ def test_pending_entries_out_of_order_are_an_error(directory: Path) -> None:
     store.kill()
 
 
+def refuse_the_first_entry(store: Store) -> None:
+    """What asks for the first entry of stream `s`, alone or with others of a pipeline, is refused."""
+    stream = store.stream(b"s")
+    for low, high in [(MIN_ID, MAX_ID), (stream.first_id, stream.first_id), (sid("2-0"), sid("3-5"))]:
+        with pytest.raises(DamagedRowError):
+            stream.first_entry(low, high)
+        with pytest.raises(DamagedRowError):
+            first_entries(store.db, [(b"s", pack_id(low), pack_id(high))], 0)
+
+
+@pytest.mark.parametrize("node_max_entries", [2, 100])
+def test_a_first_entry_that_is_missing_is_refused(tmp_path: Path, node_max_entries: int) -> None:
+    store = Store(tmp_path / "store")
+    store.txn.configure_nodes(node_max_entries, 4096)
+    stream = store.add(b"s", "2-1", "3-1", "4-1")
+    entries = store.txn.cursor("entries")
+    assert entries.set_key(stream.prefix + pack_id(stream.first_id))
+    entries.delete()
+    refuse_the_first_entry(store)
+    assert stream.first_entry(sid("2-2"), MAX_ID) == stream.rows(sid("3-1"), sid("3-1"))[0][1]
+    store.engine.abandon()
+
+
 @pytest.mark.parametrize("moved_to", ["1-9", "2-9"])
 def test_a_first_entry_that_is_not_where_the_stream_has_it_is_refused(tmp_path: Path, moved_to: str) -> None:
     store = Store(tmp_path / "store")
@@ -544,5 +568,6 @@ def test_a_first_entry_that_is_not_where_the_stream_has_it_is_refused(tmp_path: 
     for count in (None, 1, 2):
         with pytest.raises(DamagedRowError):
             stream.entries_within(MIN_ID, MAX_ID, count, None)
+    refuse_the_first_entry(store)
     assert len(stream.entries_within(sid("3-0"), MAX_ID, None, None) or []) == 1
     store.engine.abandon()
