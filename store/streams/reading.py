@@ -170,6 +170,10 @@ class ReadableStream:
                 return bare_values(self.prefix, [row for _, row in rows])
         elif start == end:
             count = 1
+        if start <= self.first_id <= end and not reverse:
+            low = self.prefix + pack_id(self.first_id)
+            if not txn.reader.set_key(low):
+                raise DamagedRowError("an entry", self.stream_no)
         if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:
             values = bare_values(self.prefix, ranges.read_values(txn.reader, low, high, count, reverse=reverse))
             if len(values) < count:

@@ -551,7 +551,11 @@ def test_a_first_entry_that_is_missing_is_refused(tmp_path: Path, node_max_entri
     assert entries.set_key(stream.prefix + pack_id(stream.first_id))
     entries.delete()
     refuse_the_first_entry(store)
+    for count, most_bytes in [(None, None), (1, None), (2, 10_000), (40, 10_000)]:
+        with pytest.raises(DamagedRowError):
+            stream.entries_within(MIN_ID, MAX_ID, count, most_bytes)
     assert stream.first_entry(sid("2-2"), MAX_ID) == stream.rows(sid("3-1"), sid("3-1"))[0][1]
+    assert stream.entries_within(sid("2-2"), MAX_ID, None, None) == [row for _, row in stream.rows(sid("2-2"), MAX_ID)]
     store.engine.abandon()
 
 
