@@ -235,7 +235,10 @@ class Database(Namespace):
                 if self.lent_count > lent_count:  # else the entry was refused, and those behind it had their look
                     self._lend_rows_behind(run, at)
                 return True
-            stream = self.stream(key, 0)
+            try:
+                stream = self.stream(key, 0)
+            except DamagedRowError:
+                return False  # its entry is refused by itself, and nothing has to be undone for that
         if stream is None or stream.expire_ms:
             return False
         del self.cached[key]

@@ -16,6 +16,7 @@ import pytest
 from riverbed.server.protocol import request_reader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.store.databases import lent
+from riverbed.store.format.streams import key_key
 from riverbed.store.wire import Run, append
 from tests.support.in_process import PassingClock
 from tests.support.runs import APPENDS, LINES, bulks, outcome, same
@@ -235,6 +236,32 @@ def test_requests_that_meet_a_defect_are_executed_one_by_one(tmp_path: Path) -> 
     assert found[0] == [*(bulks(f"{MS}-{seq}") for seq in range(10)), [b":11\r\n"]]
     assert found[1][b"xadd"] == (11, 0, 0)
     assert 10 in lengths
+
+
+def test_a_stream_with_a_damaged_row_is_refused_to_its_clients_alone(tmp_path: Path) -> None:
+    """Nothing is undone for them: the entries that no log has yet stay where they are."""
+
+    async def scenario(ticks: Ticks) -> tuple[list[list[bytes]], bool]:
+        await told(ticks, ["XADD s 1-1 f v", "XADD t 1-1 f v"])
+        ticks.engine.checkpoint()
+        # only an undo is to begin another transaction: no repair, and no checkpoint, which a slow machine comes to
+        ticks.executor.events.damaged.clear()
+        ticks.executor.events.committed.clear()
+        txn = ticks.engine.txn
+        txn.write_back()
+        txn.databases[0].forget_cached()
+        key = key_key(txn.databases[0].keyspace_no, b"t")
+        row = txn.lmdb.get(key, db=txn.handles["keys"])
+        assert row is not None
+        txn.lmdb.put(key, row[:-1] + b"!", db=txn.handles["keys"])
+        before = txn.lmdb
+        replies = await told(ticks, ["XADD t * f v" if at in (0, 14, 29) else "XADD s * f v" for at in range(30)])
+        return replies, txn.lmdb is before
+
+    replies, is_same_transaction = same(tmp_path, scenario)
+    assert is_same_transaction
+    assert [at for at, [reply] in enumerate(replies) if reply.startswith(b"-ERR the row of key")] == [0, 14, 29]
+    assert replies[28] == bulks(f"{MS}-26")
 
 
 def test_the_slow_log_names_the_client_of_the_last_one(tmp_path: Path) -> None:

@@ -236,8 +236,12 @@ def test_a_damaged_row_is_refused(store: Store) -> None:
     row = bytearray(store.txn.lmdb.get(key, db=store.txn.handles["keys"]) or b"")
     row[-30] ^= 1
     store.txn.lmdb.put(key, bytes(row), db=store.txn.handles["keys"])
+    logged = list(store.txn.log)
+    assert append(store, "XADD s 2-1 f v", "XADD t 2-1 f v") == 0
+    assert store.db.lent_count == 0
+    assert store.txn.log == logged
     with pytest.raises(DamagedRowError):
-        append(store, "XADD s 2-1 f v")
+        store.db.stream(b"s", 0)
 
 
 def test_rows_that_are_lent_are_let_go_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
