@@ -46,9 +46,6 @@ class Pel(Insertions):
         super().__init__(txn, group_no, is_alive)
         self._young = Young(txn)
         self._write_txn = txn
-        # Of which commit it is known what has changed since; of the one before this object was made it is not.
-        self._commit_no = txn.commit_no
-        self._rewritten: set[bytes] | None = None  # see `_changes_since_commit`
         # the row of the living run of the tables that `standing` found last; None after a change
         self._recent: bytes | None = None
 
@@ -85,33 +82,32 @@ class Pel(Insertions):
 
         Of many it asks the last commit first, where it finds those that are far apart in less than half of the time.
         """
-        if len(packed_ids) < _MANY_SOUGHT or self._changes_since_commit() is None:
+        rewritten = self._rewritten() if len(packed_ids) >= _MANY_SOUGHT else None
+        if rewritten is None:
             return [self.standing(packed) for packed in packed_ids]
         committed = self._write_txn.committed_deliveries(self._prefix, packed_ids)
-        return [self._standing_since(packed, delivery) for packed, delivery in zip(packed_ids, committed, strict=True)]
+        return [
+            self._standing_since(packed, delivery, rewritten)
+            for packed, delivery in zip(packed_ids, committed, strict=True)
+        ]
 
-    def _standing_since(self, packed: bytes, committed: Delivery | None) -> Delivery | None:
+    def _standing_since(self, packed: bytes, committed: Delivery | None, rewritten: set[bytes]) -> Delivery | None:
         """`standing` of an entry with this delivery in the tables of the last commit, None if that is not known."""
-        rewritten = self._rewritten
-        if committed is None or rewritten is None or packed in rewritten or packed in self._young.changed:
+        if committed is None or packed in rewritten or packed in self._young.changed:
             return self.standing(packed)
         return committed if self._lives(committed[0]) else self.standing(packed)
 
-    def _changes_since_commit(self) -> set[bytes] | None:
+    def _rewritten(self) -> set[bytes] | None:
         """The IDs whose rows are not those of the last commit any more, of entries that it had; None if not known."""
-        commit_no = self._write_txn.commit_no
-        if self._commit_no != commit_no:
-            self._commit_no = commit_no
-            self._rewritten = set()
-        return self._rewritten
+        return self._write_txn.rewritten.setdefault(self._group_no, set())
 
     def _note_rewritten(self, packed_ids: list[bytes]) -> None:
         """Note that the rows of these entries are about to change."""
-        rewritten = self._changes_since_commit()
+        rewritten = self._rewritten()
         if rewritten is not None:
             rewritten.update(packed_ids)
             if len(rewritten) > _MOST_REWRITTEN:
-                self._rewritten = None
+                self._write_txn.rewritten[self._group_no] = None
 
     def _standing_in_tables(self, packed: bytes) -> Delivery | None:
         """As `standing`, of the tables alone; where it finds the entry, `_recent` is the row of its run.
@@ -353,8 +349,7 @@ class Pel(Insertions):
     def _replace(self, old: list[Run], new: list[Run]) -> None:
         self._recent = None
         if old:  # claims and acknowledgements of single entries are noted, and are more
-            self._changes_since_commit()
-            self._rewritten = None
+            self._write_txn.rewritten[self._group_no] = None
         replace_runs(self._txn.cursor, self._group_no, old, new)
 
 

@@ -216,6 +216,8 @@ class Transaction:
         self.measure_largest_row()
         self.commit_no = self.lmdb.id() - 1  # of the tables that this transaction has begun with
         self.has_deleted_entries = False  # since then
+        # By the number of a group: the IDs of pending entries whose rows have changed since then, None if not known.
+        self.rewritten: dict[int, set[bytes] | None] = {}
 
     def measure_largest_row(self) -> None:
         """Set `largest_row`, so that reads of a few entries need not measure them.

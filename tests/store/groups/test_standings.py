@@ -113,7 +113,7 @@ def test_entries_of_a_deleted_consumer_are_dead_before_the_purge(store: Store) -
     require_same(store)
 
 
-def test_a_group_that_is_read_again_does_not_know_what_has_changed(store: Store) -> None:
+def test_a_group_that_is_read_again_knows_what_has_changed(store: Store) -> None:
     store.fill(b"s", ENTRIES)
     store.deliver(b"s", 40)
     store.checkpoint()
@@ -121,6 +121,9 @@ def test_a_group_that_is_read_again_does_not_know_what_has_changed(store: Store)
     store.txn.write_back()
     store.db.let_go_of_groups()
     require_same(store)
+    group = store.groups().get(b"g")
+    assert group is not None
+    assert group.pel.standings(PACKED)[5] is None
 
 
 @pytest.mark.once  # it is not seen which method the compiled form calls
@@ -140,6 +143,19 @@ def test_the_last_commit_answers_for_what_has_not_changed(store: Store) -> None:
     assert require_same(store) == 0  # what has changed is not noted
     store.checkpoint()
     assert require_same(store) == answered(39)
+
+
+def test_a_commit_forgets_what_had_changed(store: Store) -> None:
+    """A group that is not used again would keep the IDs in memory."""
+    store.fill(b"s", ENTRIES)
+    store.deliver(b"s", 40)
+    store.checkpoint()
+    store.run("XACK", "s", "g", "5-0", "7-0")
+    while store.txn.changed_ids:
+        store.engine.write_part()
+    assert list(store.txn.rewritten.values()) == [{PACKED[5], PACKED[7]}]
+    store.checkpoint()
+    assert store.txn.rewritten == {}
 
 
 def test_what_is_undone_has_not_changed(store: Store) -> None:
