@@ -45,8 +45,6 @@ MAX_FIRST: Final = 64
 _BYTES_AT_ONCE: Final = 8 << 10
 # How many bytes a request of a backlog counts as.
 _REQUEST_BYTES: Final = 128
-
-
 # Requests of fewer clients are not worth joining.  The name of a command ends within so many bytes, unless it has very
 # many words.
 _MIN_JOINED: Final = 8

@@ -35,7 +35,7 @@ def first_entries(db: Database, bounds: list[tuple[bytes, bytes, bytes]], now_ms
                 begin = pack_id(stream.first_id)
         row_key = b""
         if stream is not None and low <= high and begin <= high:
-            row_key = stream.prefix + (max(begin, low))
+            row_key = stream.prefix + max(begin, low)
             wanted.append(row_key)
         looks.append((stream, row_key))
     rows = dict(bare_pairs(db.txn.reader.getmulti(wanted)))

@@ -6,6 +6,7 @@ Here damage is an error only where this file alone proves it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final
 
@@ -20,7 +21,7 @@ from riverbed.store.position import LogPosition
 CHUNK_BYTES: Final = 1 << 20
 
 
-class PartReader:
+class PartReader(ABC):
     """Reads the batches of one file.
 
     `place` is the end of the last one, `unsound`, if set, why the file goes on, and `sound_again`, if set, where the
@@ -43,9 +44,9 @@ class PartReader:
         self._window = b""
         self._window_start = 0
 
+    @abstractmethod
     def batches(self) -> Iterator[Batch]:
         """The batches from `place` on, up to the first that is not sound.  Raises CorruptionError, OSError."""
-        raise NotImplementedError
 
     def begin(self, place: LogPosition) -> None:
         """Begin at `place`, which is in this file, or the end of the file before it."""

@@ -15,7 +15,7 @@
 #define MOST_CLAIMS 128         /* as many are executed together at most: some take 8 us each */
 #define MOST_RANGES 128         /* that are executed together at most: of streams that are not in memory some take 5 us each */
 #define TAILS_AT_ONCE 8         /* that are looked for, also when the first of them ends the appending */
-#define CACHE_LINE_BYTES 64
+#define CACHE_LINE_BYTES 64     /* of the processor */
 #define MOST_FETCHED 512        /* bytes of the rows of a stream: what follows is fetched by the processor itself */
 #define STREAM_OBJECT_BYTES 256 /* the row of a stream as an object of Python */
 #define HALF_DIGITS 20          /* of 64 bits */
@@ -62,7 +62,6 @@
 #define META_VERSION 1
 #define MIN_PAGE_BYTES 512
 #define MAX_PAGE_BYTES 65536
-#define LINE_BYTES 64           /* of the processor's cache */
 #define MOST_LEVELS 32          /* of a tree */
 #define SEARCHES_AT_ONCE 64     /* that wait for memory together: more pages leave the nearest cache before their turn */
 

@@ -91,7 +91,7 @@ lead(Search *search, const Tree *tree, uint64_t number)
     search->page = number < tree->size / tree->page_size ? tree->data + number * tree->page_size : NULL;
     if (search->page != NULL) {
         prefetch_to_read(search->page);
-        prefetch_to_read(search->page + LINE_BYTES);
+        prefetch_to_read(search->page + CACHE_LINE_BYTES);
     }
 }
 
