@@ -84,7 +84,13 @@ class Server:
         apply_settings(core, executor.timing)
         self.evictor = Evictor(core.accounts.holders, core.stats, executor.cut_off)
         self.checkpoints = Checkpoints(
-            core, executor, tasks, executor.gate, failures=executor.failures, sliced_commands=executor.sliced_commands
+            core,
+            executor,
+            tasks,
+            executor.gate,
+            pauses=executor.pauses,
+            failures=executor.failures,
+            sliced_commands=executor.sliced_commands,
         )
         self.maintenance = Maintenance(
             core,
@@ -112,6 +118,7 @@ class Server:
             applied=self._applied,
             damage_met=executor.failures.damage_met,
             is_writing_ahead=lambda: self.checkpoints.is_writing_ahead,
+            is_disk_behind=lambda: self.checkpoints.is_disk_behind,
             over=self.tls.to_primary,
         )
         self.repairs = Repairs(

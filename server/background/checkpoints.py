@@ -1,6 +1,7 @@
 """When the tables are checkpointed: a while after a commit, at once when much was logged, or when a client asks for it.
 
-A checkpoint begins in one turn of the loop; a thread makes it durable while clients are served.
+A checkpoint begins in one turn of the loop; a thread makes it durable while clients are served.  When the disk is too
+slow for what is written, writes wait for it, and all else goes on.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.errors import CommandError
+from riverbed.server.execution.control.pauses import Hold
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
+    from riverbed.server.execution.control.pauses import Pauses
     from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.sliced_commands import SlicedCommands
@@ -41,15 +44,25 @@ _MAX_TIMES: Final = 4
 REPLICA_TIMES: Final = 2
 # Rows are put into the tables in turns of this length, before the checkpoint that commits them.
 _TURN_S = 0.003
-# So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then clients wait for it, too.
+# So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then writes wait for it, too.
 MAX_DIRTY: Final = 32
+# A longer wait for the disk is logged.
+_LONG_WAIT_S: Final = 1.0
 
 
 class Checkpoints:
     """The checkpoints of one server."""
 
     def __init__(
-        self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, *, failures: Failures, sliced_commands: SlicedCommands
+        self,
+        core: Core,
+        ticks: Ticks,
+        tasks: Tasks,
+        gate: Gate,
+        *,
+        pauses: Pauses,
+        failures: Failures,
+        sliced_commands: SlicedCommands,
     ) -> None:
         self.on_durable: list[Callable[[], None]] = []  # called when the log is durable up to its end
         self._config = core.config
@@ -58,12 +71,14 @@ class Checkpoints:
         self._ticks = ticks
         self._tasks = tasks
         self._gate = gate
+        self._pauses = pauses
         self._failures = failures
         self._sliced_commands = sliced_commands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._most_parts: int | None = None  # that a tick may leave unwritten while rows are put into the tables
         self._is_due = False  # the next one, as soon as the disk has the one before
+        self._held_since_s: float | None = None  # since when writes wait for the disk
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
         self._durability: Durability | None = None  # of the one that a thread was given last
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
@@ -83,6 +98,11 @@ class Checkpoints:
     def is_writing_ahead(self) -> bool:
         """Whether rows are being put into the tables in turns, before the checkpoint that commits them."""
         return self._most_parts is not None
+
+    @property
+    def is_disk_behind(self) -> bool:
+        """Whether so much waits for the disk that writes wait, too."""
+        return self._held_since_s is not None
 
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much."""
@@ -207,13 +227,14 @@ class Checkpoints:
     def _checkpoint(self) -> None:
         """Begin a checkpoint, which a thread makes durable while clients are served.
 
-        If the disk is still busy with the one before, the next begins after that, unless too much is waiting.
-        Many rows are put into the tables first, in turns; what changes meanwhile is all that is left to it.
+        If the disk is still busy with the one before, the next begins after that; once too much is waiting, writes wait
+        as well.  Many rows are put into the tables first, in turns; what changes meanwhile is all that is left to it.
         """
         self._disarm()
-        most = MAX_DIRTY * CHECKPOINT_BYTES
-        if self._engine.checkpoints.is_syncing and self._engine.dirty_bytes < most:
+        if self._engine.checkpoints.is_syncing:
             self._is_due = True
+            if self._engine.dirty_bytes >= MAX_DIRTY * CHECKPOINT_BYTES:
+                self._hold_writes()
             return
         self._is_due = False
         if parts := self._engine.txn.unwritten_parts:
@@ -279,6 +300,22 @@ class Checkpoints:
             self.arm()  # for the case that who is writing ahead begins none
         return False
 
+    def _hold_writes(self) -> None:
+        """Have writes wait until the disk has the checkpoint under way."""
+        if self._held_since_s is None:
+            self._held_since_s = self._loop.time()
+            self._stats.waits_for_disk += 1
+            self._pauses.hold_writes(Hold.DISK)
+
+    def _release_writes(self) -> None:
+        """Let writes go on, if they wait for the disk."""
+        if self._held_since_s is None:
+            return
+        waited_s, self._held_since_s = self._loop.time() - self._held_since_s, None
+        if waited_s >= _LONG_WAIT_S:
+            log.warning("the disk is slow: writes have waited %.1f s for it", waited_s)
+        self._pauses.release_writes(Hold.DISK)
+
     def _synced(self, task: asyncio.Task[None], durability: Durability) -> None:
         """End the checkpoint that is on the disk now, unless a caller that could not wait has ended it."""
         if self._syncing is task:
@@ -290,6 +327,8 @@ class Checkpoints:
                 self._end_checkpoint()
         if self._is_due:
             self._checkpoint()
+        if not self._is_due:
+            self._release_writes()
         self._sliced_commands.look_for_views()
 
     @contextlib.contextmanager

@@ -86,8 +86,10 @@ class Tasks:
 
         return self.start(name, call(), failed=failed, expected=expected)
 
-    def soon(self, name: str, callback: Callable[..., None], *arguments: object, failed: Failed) -> None:
-        """Call `callback` in the next turn of the loop; what it raises goes to `failed`."""
+    def soon(
+        self, name: str, callback: Callable[..., None], *arguments: object, failed: Failed, delay_s: float = 0.0
+    ) -> None:
+        """Call `callback` in the next turn of the loop, or after a delay; what it raises goes to `failed`."""
 
         def call() -> None:
             try:
@@ -95,7 +97,10 @@ class Tasks:
             except Exception as error:
                 self._fail(name, error, failed, ())
 
-        self._loop.call_soon(call)
+        if delay_s:
+            self._loop.call_later(delay_s, call)
+        else:
+            self._loop.call_soon(call)
 
     # -- failures ------------------------------------------------------------------------------------------------------
 

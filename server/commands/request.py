@@ -89,6 +89,10 @@ class Monitors(Protocol):
 class Checkpoints(Protocol):
     """What a command may ask of the checkpoints."""
 
+    @property
+    def is_disk_behind(self) -> bool:
+        """Whether so much waits for the disk that writes wait, too."""
+
     def checkpoint(self) -> None:
         """Checkpoint now, with the caller's own effects (SAVE).  Raises CommandError when it fails."""
 

@@ -47,6 +47,8 @@ log = logging.getLogger("riverbed")
 SLICE_BYTES: Final = 256 << 10
 SLICE_COMMANDS: Final = 512
 SLICE_S: Final = 0.004
+# Time between two looks whether the disk has caught up.
+DISK_AGAIN_S: Final = 0.005
 # Nothing is read from the primary while so much of what it sent is not applied yet.
 MAX_PENDING_BYTES: Final = 4 << 20
 _DAMAGED_HERE: Final = "the state here is damaged: a full sync follows"
@@ -70,7 +72,7 @@ class Needs:
     `changed` is called when the state of the link has changed, `applied` when something of the primary is in our log.
     `damage_met` has the tables mended, `over` gives a link what is between it and the socket.  `is_writing_ahead` says
     that rows are put into the tables in turns, for a checkpoint that is about to begin: what the primary sends can wait
-    for that, so that it changes none of the rows again.
+    for that, so that it changes none of the rows again.  It waits as well while `is_disk_behind`.
     """
 
     core: Core
@@ -81,6 +83,7 @@ class Needs:
     applied: Callable[[], None]
     damage_met: Callable[[], None]
     is_writing_ahead: Callable[[], bool]
+    is_disk_behind: Callable[[], bool]
     over: Callable[[asyncio.Protocol], asyncio.BaseProtocol]
 
 
@@ -299,10 +302,12 @@ class Follower:
 
     # -- applying ------------------------------------------------------------------------------------------------------
 
-    def _work_soon(self) -> None:
+    def _work_soon(self, delay_s: float = 0.0) -> None:
         if not self._is_due:
             self._is_due = True
-            self._needs.tasks.soon("applying what the primary sends", self._work, failed=self._damaged)
+            self._needs.tasks.soon(
+                "applying what the primary sends", self._work, failed=self._damaged, delay_s=delay_s
+            )
 
     def _work(self) -> None:
         """Apply a slice of what has come."""
@@ -317,8 +322,8 @@ class Follower:
             self._needs.ticks.want_tick()  # commands of the tick in which we became a replica
             self._work_soon()
             return
-        if self._needs.is_writing_ahead():
-            self._work_soon()
+        if self._has_to_wait:
+            self._work_soon(DISK_AGAIN_S if self._needs.is_disk_behind() else 0.0)
             self._read_on(link, stream)
             return
         end_s = self._clock.monotonic() + SLICE_S
@@ -334,7 +339,7 @@ class Follower:
                         batches[-1].release()
                 elif not stream.is_unfinished:
                     break
-                if self._clock.monotonic() >= end_s or self._needs.is_writing_ahead():
+                if self._clock.monotonic() >= end_s or self._has_to_wait:
                     self._work_soon()
                     break
         except FrameError as error:
@@ -366,6 +371,11 @@ class Follower:
             return
         self._read_on(link, stream)
         self._acknowledge()
+
+    @property
+    def _has_to_wait(self) -> bool:
+        """Whether a checkpoint comes before what the primary sends."""
+        return self._needs.is_writing_ahead() or self._needs.is_disk_behind()
 
     def _read_on(self, link: Link, stream: LogStream) -> None:
         """Read from the primary, unless much of what it sent is to be applied first."""

@@ -58,11 +58,13 @@ class Replication:
         applied: Callable[[], None],
         damage_met: Callable[[], None],
         is_writing_ahead: Callable[[], bool],
+        is_disk_behind: Callable[[], bool],
         over: Callable[[asyncio.Protocol], asyncio.BaseProtocol] = lambda link: link,
     ) -> None:
         """`applied` is called when something that came from a primary is in our log, for a checkpoint for instance.
 
-        Nothing of a primary is applied while `is_writing_ahead`: rows are put into the tables for a checkpoint.
+        Nothing of a primary is applied while `is_writing_ahead`, as rows are put into the tables for a checkpoint, and
+        while `is_disk_behind`, as too much waits for the disk.
         `over` gives the link to a primary what is between it and the socket: TLS, if it is asked for.
         """
         self.primary = Primary(core, ticks, tasks, gate, rewriting)
@@ -85,6 +87,7 @@ class Replication:
             applied=applied,
             damage_met=damage_met,
             is_writing_ahead=is_writing_ahead,
+            is_disk_behind=is_disk_behind,
             over=over,
         )
         self._loop = asyncio.get_running_loop()

@@ -323,6 +323,7 @@ class Stats:
         self.output_limit_disconnections = 0
         self.query_limit_disconnections = 0
         self.evicted_clients = 0
+        self.waits_for_disk = 0  # times writes had to wait because the disk was slow
         self.error_replies = 0
         self.errors: dict[bytes, int] = {}
         self.syncs_full = 0  # of replicas: everything was sent, or only what they lacked, or the latter was refused

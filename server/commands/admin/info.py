@@ -265,7 +265,7 @@ _ALWAYS_ZERO: Final = {
     "persistence": (
         "current_cow_peak current_cow_size current_cow_size_age current_save_keys_processed current_save_keys_total "
         "rdb_last_cow_size rdb_last_load_keys_expired rdb_last_load_keys_loaded aof_last_cow_size "
-        "module_fork_in_progress module_fork_last_cow_size aof_delayed_fsync"
+        "module_fork_in_progress module_fork_last_cow_size"
     ),
     "stats": (
         "expired_time_cap_reached_count evicted_keys latest_fork_usec total_forks migrate_cached_sockets "

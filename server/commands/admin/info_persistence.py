@@ -40,6 +40,7 @@ def persistence_fields(request: Request) -> Fields:
     yield "aof_pending_rewrite", int(context.rewrite.scheduled)
     yield "aof_buffer_length", sum(map(len, request.txn.log))
     yield "aof_pending_bio_fsync", int(log.unsynced_bytes > 0)
+    yield "aof_delayed_fsync", context.stats.waits_for_disk
     if loading is not None:
         yield from _loading(loading)
     yield from _snapshots(context.stats.snapshot)
@@ -144,5 +145,6 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_rewrite_bytes", rewrite.size
     yield "riverbed_rewrite_percent", f"{rewrite.percent:.1f}"
     yield "riverbed_dead_row_notes", request.txn.dead_rows.notes
+    yield "riverbed_writes_wait_for_disk", int(request.context.checkpoints.is_disk_behind)
     yield "riverbed_writes_refused", int(engine.refusal is not None)
     yield "riverbed_writes_refused_reason", "" if engine.refusal is None else engine.refusal.value

@@ -22,6 +22,7 @@ _NEVER_PAUSED: Final = (b"CLIENT", b"SHUTDOWN")
 class Hold(enum.Enum):
     """Why writes wait, in a pause that no client can end."""
 
+    DISK = enum.auto()  # too much waits for it
     FAILOVER = enum.auto()
     STOP = enum.auto()
 

@@ -30,7 +30,7 @@ from riverbed.store.tables.transaction import PART
 from tests.conftest import StartRiverbed
 from tests.support.read_log import LogTail
 from tests.support.servers import RiverbedServer
-from tests.support.ticks import Ticks, in_loop
+from tests.support.ticks import Client, Ticks, in_loop
 
 OK = b"+OK\r\n"
 NEARLY_FULL = (
@@ -470,28 +470,76 @@ def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_
     in_loop(body())
 
 
-def test_what_waits_for_the_disk_is_bounded(
+def bound_what_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(checkpoints, "MAX_DIRTY", 4)
+    patch.setattr(checkpoints, "CHECKPOINT_BYTES", 65536)
+
+
+async def write_much(ticks: Ticks, client: Client, times: int) -> None:
+    """Add entries, each of nearly what a checkpoint waits for."""
+    for _ in range(times):
+        client.send_words("XADD", "s", "*", "f", b"x" * 60_000)
+        await ticks.settle()
+
+
+async def disk_fields(ticks: Ticks, client: Client) -> tuple[bool, bool]:
+    """-> whether INFO says that writes wait for the disk, and that they had to once."""
+    (info,) = await ticks.ask(client, "INFO persistence")
+    return b"riverbed_writes_wait_for_disk:1" in info, b"aof_delayed_fsync:1" in info
+
+
+def test_writes_wait_for_a_slow_disk_and_all_else_goes_on(
     tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_DIRTY", 4)
-    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 65536)
+    bound_what_waits(monkeypatch)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client, other = ticks.connect(), ticks.connect()
+        await write_much(ticks, client, 2)
+        await until(lambda: slow_disk.begun == 1)
+        await write_much(ticks, client, 3)
+        assert ticks.engine.checkpoints.is_syncing
+        assert len(client.replies()) == 5
+        assert await disk_fields(ticks, other) == (False, False)
+        await write_much(ticks, client, 2)
+        assert len(client.replies()) == 2  # the second reaches the bound
+        dirty = ticks.engine.dirty_bytes
+        await write_much(ticks, client, 2)
+        assert client.replies() == []
+        assert await disk_fields(ticks, other) == (True, True)
+        assert await ticks.ask(other, "PING", "XLEN s") == [b"+PONG\r\n", b":7\r\n"]
+        assert (ticks.engine.dirty_bytes, slow_disk.waited) == (dirty, 0)
+
+        slow_disk.released.release()
+        await until(lambda: slow_disk.begun == 2)
+        assert len(client.replies()) == 2
+        assert await disk_fields(ticks, other) == (False, True)
+        assert (await ticks.ask(other, "XLEN s"), slow_disk.waited) == ([b":9\r\n"], 0)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_writes_that_wait_for_the_disk_are_refused_when_it_fails(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound_what_waits(monkeypatch)
 
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
         client = ticks.connect()
-
-        async def write(times: int) -> None:
-            for _ in range(times):
-                client.send_words("XADD", "s", "*", "f", b"x" * 60_000)
-                await ticks.settle()
-
-        await write(2)
+        await write_much(ticks, client, 2)
         await until(lambda: slow_disk.begun == 1)
-        await write(3)
-        assert (slow_disk.waited, ticks.engine.checkpoints.is_syncing) == (0, True)
-        await write(3)
-        assert slow_disk.waited == 1
-        ticks.close()
+        await write_much(ticks, client, 6)
+        assert (len(client.replies()), ticks.server.checkpoints.is_disk_behind) == (7, True)
+        ticks.files.fail("sync", errno.EIO)
+        slow_disk.released.release()
+        await until(lambda: not ticks.server.checkpoints.is_disk_behind)
+        await ticks.settle()
+        (reply,) = client.replies()
+        assert reply.startswith(b"-MISCONF")
+        ticks.close(save=False)
 
     in_loop(body())
 

@@ -5,6 +5,7 @@ It applies nothing while it puts rows into the tables for a checkpoint.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -103,22 +104,25 @@ def test_a_turn_applies_a_slice_or_one_batch(
     in_loop(body())
 
 
-def test_nothing_is_applied_while_rows_are_put_into_the_tables_for_a_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reason", ["is_writing_ahead", "is_disk_behind"])
+def test_nothing_is_applied_while_a_checkpoint_has_to_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     monkeypatch.setattr(follower, "SLICE_S", -1.0)
-    is_writing = True
+    monkeypatch.setattr(follower, "DISK_AGAIN_S", 0.0001)
+    has_to_wait = True
 
     async def body() -> None:
-        nonlocal is_writing
+        nonlocal has_to_wait
         ticks = Ticks(tmp_path)
         client = ticks.connect()
-        needs = dataclasses.replace(ticks.server.replication.needs, is_writing_ahead=lambda: is_writing)
+        needs = dataclasses.replace(ticks.server.replication.needs, **{reason: lambda: has_to_wait})
         data, entries = log_of([SLICE_COMMANDS] * 3)
         follow(ticks, needs, data)
         for _ in range(5):
             assert await ticks.ask(client, "XLEN s") == [b":0\r\n"]
-        is_writing = False
+        has_to_wait = False
+        await asyncio.sleep(0.01)
         for _ in range(5):
             await ticks.settle()
         assert await ticks.ask(client, "XLEN s") == [b":%d\r\n" % entries]
