@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -77,7 +77,8 @@ class Checkpoints:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._most_parts: int | None = None  # that a tick may leave unwritten while rows are put into the tables
-        self._is_due = False  # the next one, as soon as the disk has the one before
+        self._is_due = False  # the next one, as soon as it may begin
+        self._are_kept_off = False  # none begins because of what is logged, or of a timer
         self._held_since_s: float | None = None  # since when writes wait for the disk
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
         self._durability: Durability | None = None  # of the one that a thread was given last
@@ -203,8 +204,25 @@ class Checkpoints:
         self._syncing = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
         self._syncing.add_done_callback(lambda task: self._synced(task, durability))
 
+    @contextlib.asynccontextmanager
+    async def kept_off(self) -> AsyncIterator[None]:
+        """Wait until the disk has the checkpoint under way; no other begins meanwhile, unless another task wants it."""
+        assert not self._are_kept_off, "one task at a time keeps them off"
+        self._are_kept_off = True
+        try:
+            while self._syncing is not None:
+                await asyncio.wait([self._syncing])
+            yield
+        finally:
+            self._are_kept_off = False
+            if self._syncing is None:
+                self._go_on()
+
     def divide_log(self) -> LogPosition:
-        """As `Engine.divide_log`, between ticks; a thread makes the checkpoint durable.  Best behind `write_ahead`."""
+        """As `Engine.divide_log`, between ticks; a thread makes the checkpoint durable.
+
+        Best in `kept_off`, or it may wait for the disk, and behind `write_ahead`.
+        """
         end = self._engine.divide_log()
         durability = self._engine.checkpoints.syncing
         if durability is not None:
@@ -231,7 +249,7 @@ class Checkpoints:
         as well.  Many rows are put into the tables first, in turns; what changes meanwhile is all that is left to it.
         """
         self._disarm()
-        if self._engine.checkpoints.is_syncing:
+        if self._has_to_wait:
             self._is_due = True
             if self._engine.dirty_bytes >= MAX_DIRTY * CHECKPOINT_BYTES:
                 self._hold_writes()
@@ -247,6 +265,9 @@ class Checkpoints:
     def _take_turn(self) -> None:
         """Put some rows into the tables; begin the checkpoint when few are left to it."""
         self._timer = None
+        if self._has_to_wait:
+            self._checkpoint()  # later
+            return
         goes_on = False
         try:
             with self._retrying():
@@ -291,7 +312,7 @@ class Checkpoints:
 
     def checkpoint_soon(self) -> bool:
         """Begin a checkpoint, or have one begin soon; -> whether it was tried now."""
-        if self._engine.checkpoints.is_syncing:
+        if self._has_to_wait:
             self._is_due = True
         elif self._most_parts is None:
             self._checkpoint()
@@ -299,6 +320,11 @@ class Checkpoints:
         else:
             self.arm()  # for the case that who is writing ahead begins none
         return False
+
+    @property
+    def _has_to_wait(self) -> bool:
+        """Whether the next one may not begin yet."""
+        return self._engine.checkpoints.is_syncing or self._are_kept_off
 
     def _hold_writes(self) -> None:
         """Have writes wait until the disk has the checkpoint under way."""
@@ -325,11 +351,15 @@ class Checkpoints:
         with self._retrying():
             if self._engine.checkpoints.syncing is durability:
                 self._end_checkpoint()
+        self._go_on()
+        self._sliced_commands.look_for_views()
+
+    def _go_on(self) -> None:
+        """Begin the checkpoint that is due, if it may begin; then writes wait no longer."""
         if self._is_due:
             self._checkpoint()
         if not self._is_due:
             self._release_writes()
-        self._sliced_commands.look_for_views()
 
     @contextlib.contextmanager
     def _retrying(self) -> Iterator[None]:

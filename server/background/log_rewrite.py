@@ -232,9 +232,10 @@ class Rewriting:
         for _ in range(MAX_DIVISIONS):
             # the turn that divides the log then has little to wait for
             await self._checkpoints.checkpoint_in_thread()
-            await self._checkpoints.write_ahead()
-            await self._reach_end_of_tick()
-            end = self._checkpoints.divide_log()
+            async with self._checkpoints.kept_off():
+                await self._checkpoints.write_ahead()
+                await self._reach_end_of_tick()
+                end = self._checkpoints.divide_log()
             worker.send(go=True)
             answer = await worker.receive()
             self._go_on()

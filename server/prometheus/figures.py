@@ -220,6 +220,7 @@ def _log(core: Core) -> Iterator[Figure]:
     yield _gauge(
         "writes_refused", "1 while writes are refused, for want of space or a log.", engine.refusal is not None
     )
+    yield _counter("disk_waits", "Times writes had to wait because the disk was slow.", core.stats.waits_for_disk)
 
 
 def _tables(core: Core) -> Iterator[Figure]:

@@ -305,9 +305,7 @@ class Follower:
     def _work_soon(self, delay_s: float = 0.0) -> None:
         if not self._is_due:
             self._is_due = True
-            self._needs.tasks.soon(
-                "applying what the primary sends", self._work, failed=self._damaged, delay_s=delay_s
-            )
+            self._needs.tasks.soon("applying what the primary sends", self._work, failed=self._damaged, delay_s=delay_s)
 
     def _work(self) -> None:
         """Apply a slice of what has come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,14 @@ def until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"it never came to be: {what}"
         time.sleep(0.005)
+
+
+async def until_true(holds: Callable[[], bool]) -> None:
+    """As `until`, while the loop runs."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to be"
+        await asyncio.sleep(0.002)
 
 
 def until_counted(count: Callable[[], int], enough: int, what: str) -> None:

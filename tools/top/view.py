@@ -158,6 +158,8 @@ def _notices(sample: Sample) -> Iterable[str]:
     info = sample.info
     if info.get("riverbed_writes_refused") == "1":
         yield f"writes are refused: {info.get('riverbed_writes_refused_reason')}"
+    if info.get("riverbed_writes_wait_for_disk") == "1":
+        yield "writes wait for the disk"
     if info.get("role") == "slave":
         place = f"{info.get('master_host')}:{info.get('master_port')}"
         if info.get("master_link_status") == "up":

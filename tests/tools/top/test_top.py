@@ -195,6 +195,7 @@ def test_it_fits_the_terminal(streams: int, groups: int, height: int) -> None:
     found = sample(
         *(stream(b"stream-%d" % n, *(group(b"group-%d" % g) for g in range(groups))) for n in range(streams)),
         riverbed_writes_refused="1",
+        riverbed_writes_wait_for_disk="1",
         riverbed_writes_refused_reason="the disk is full",
         aof_rewrite_in_progress="1",
     )
@@ -205,6 +206,7 @@ def test_it_fits_the_terminal(streams: int, groups: int, height: int) -> None:
     assert sum("stream-" in line for line in lines) > min(streams, 3) - 1
     assert sum("group-" in line for line in lines) >= min(streams * groups, 3)
     assert any("writes are refused: the disk is full" in line for line in lines)
+    assert any("writes wait for the disk" in line for line in lines)
 
 
 def test_a_narrow_terminal_has_names_rather_than_every_number() -> None:

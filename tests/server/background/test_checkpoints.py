@@ -1,0 +1,568 @@
+"""When checkpoints begin, and which clients wait for the disk meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from riverbed.server.background import checkpoints, log_rewrite
+from riverbed.store.checkpoint import Durability
+from riverbed.store.databases.lent import BATCH as LENT_BATCH
+from riverbed.store.databases.lent import PART_BYTES
+from riverbed.store.databases.transaction import FEW_CHANGED, FEW_LENT_BYTES, FEWER_CHANGED
+from riverbed.store.engine import Engine
+from riverbed.store.errors import Refusal
+from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.rewrite.log_from_tables import write_base
+from riverbed.store.rewrite.state import pieces
+from riverbed.store.snapshot.reader import list_snapshots
+from riverbed.store.tables.transaction import PART
+from tests.support.ticks import Client, Ticks, in_loop
+from tests.support.waiting import until_true
+
+OK = b"+OK\r\n"
+
+
+# -- when they begin ---------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_follows_every_write_soon_and_nothing_else_does(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5)
+        client = ticks.connect()
+        engine = ticks.engine
+        before = engine.checkpoints.count
+        await ticks.ask(client, "PING", "XLEN s")
+        await asyncio.sleep(0.05)
+        assert engine.checkpoints.count == before
+        await ticks.ask(client, "XADD s 1-1 f v")
+        await until_true(lambda: engine.checkpoints.count == before + 1)
+        assert not engine.needs_checkpoint
+        await asyncio.sleep(0.05)
+        assert engine.checkpoints.count == before + 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_much_that_was_written_is_a_checkpoint_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        before = ticks.engine.checkpoints.count
+        client.send_words("XADD", "s", "1-1", "f", b"x" * (checkpoints.CHECKPOINT_BYTES - 1000))
+        await ticks.settle()
+        assert ticks.engine.checkpoints.count == before
+        client.send_words("XADD", "s", "1-2", "f", b"x" * 1000)
+        await until_true(lambda: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_waits_for_more_when_many_streams_have_changed(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        keys = [f"k{number}" for number in range(checkpoints.STREAMS_A_CHECKPOINT)]
+        for _ in range(2):  # the second time most of them are lent
+            before = ticks.engine.checkpoints.count
+            await ticks.ask(client, *(f"XADD {key} * f v" for key in keys for _ in range(2)))
+            client.send_words("XADD", "s", "*", "f", b"x" * (checkpoints.CHECKPOINT_BYTES + 1000))
+            await ticks.settle()
+            assert ticks.engine.dirty_bytes > checkpoints.CHECKPOINT_BYTES
+            assert ticks.engine.checkpoints.count == before
+            client.send_words("XADD", "s", "*", "f", b"x" * checkpoints.CHECKPOINT_BYTES)
+            await until_true(lambda before=before: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_replica_waits_for_more_before_a_checkpoint(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        ticks.engine.txn.follows = True
+        before = ticks.engine.checkpoints.count
+        for _ in range(checkpoints.REPLICA_TIMES):
+            await ticks.settle()
+            assert ticks.engine.checkpoints.count == before
+            client.send_words("XADD", "s", "*", "f", b"x" * checkpoints.CHECKPOINT_BYTES)
+        await until_true(lambda: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_tick_beside_a_checkpoint_puts_as_many_rows_into_the_tables_as_it_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It put all that waited, whose number no part seemed to make less: 2 MB in one turn."""
+    monkeypatch.setattr(checkpoints, "_TURN_S", 0)  # one part a turn
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        engine, client = ticks.engine, ticks.connect()
+        keys = [f"k{number}" for number in range(4 * LENT_BATCH)]
+        added = [f"XADD {key} * f {'x' * 1000}" for key in keys]
+        for _ in range(3):
+            await ticks.ask(client, *(line for line in added for _ in range(4)))
+        txn = engine.txn
+
+        def waiting() -> int:
+            return sum(db.lent_bytes for db in txn.databases)
+
+        left = [waiting()]
+        assert left[0] > FEW_LENT_BYTES + 4 * PART_BYTES
+        client.send("CONFIG SET checkpoint-interval-ms 1")
+        while not engine.checkpoints.is_syncing:
+            client.send(*added[:16])
+            await asyncio.sleep(0)
+            left.append(waiting())
+        assert len(left) > 5
+        assert max(first - second for first, second in pairwise(left[:-1])) <= 3 * PART_BYTES
+        assert left[-2] < FEW_LENT_BYTES + 2 * PART_BYTES  # the commit's
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_server_that_stops_does_not_seem_to_put_rows_into_the_tables(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
+        ticks.server.checkpoints.checkpoint_soon()
+        assert ticks.server.checkpoints.is_writing_ahead
+        ticks.server.checkpoints.stop()
+        assert not ticks.server.checkpoints.is_writing_ahead
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_replica_does_not_wait_for_rows_whose_writing_has_met_a_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Engine) -> None:
+        raise AssertionError("a defect")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
+        monkeypatch.setattr(Engine, "write_part", fail)
+        ticks.server.checkpoints.checkpoint_soon()
+        assert ticks.server.checkpoints.is_writing_ahead
+        await until_true(lambda: not ticks.server.checkpoints.is_writing_ahead)
+        monkeypatch.undo()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_clients_are_served_while_many_rows_are_put_into_the_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_TURN_S", 0)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        engine, client = ticks.engine, ticks.connect()
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
+        before, changed = engine.checkpoints.count, engine.txn.changed_streams
+        assert changed > FEW_CHANGED
+        client.send("CONFIG SET checkpoint-interval-ms 1")
+        answered: list[int] = []  # replies in each turn in which rows were put
+        left = [changed]
+        while engine.checkpoints.count == before:
+            client.send("XADD s * f v")
+            await asyncio.sleep(0)
+            left.append(engine.txn.changed_streams)
+            replies = len(client.replies())
+            if left[-1] < left[-2]:
+                answered.append(replies)
+        assert len(answered) > 10
+        assert all(answered[1:])
+        *_, second, most = sorted(first - second for first, second in pairwise(left))
+        assert second <= PART
+        assert most <= FEWER_CHANGED  # what the commit writes at once
+        assert not engine.txn.unwritten_parts
+        ticks.close()
+        client = (ticks := Ticks(tmp_path, files=ticks.files)).connect()
+        assert await ticks.ask(client, "DBSIZE") == [b":%d\r\n" % (FEW_CHANGED + 9 * PART + 1)]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("asked", ["CONFIG SET checkpoint-interval-ms 1", "BGSAVE"])
+def test_streams_that_change_faster_than_rows_are_written_leave_few_to_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """With ten thousand streams under full load a checkpoint gave up, and wrote nearly all rows in one turn."""
+    monkeypatch.setattr(checkpoints, "_TURN_S", 0)  # one part a turn
+    streams, at_once = 3 * FEW_CHANGED, 300
+    begin_checkpoint, write_part = Engine.begin_checkpoint, Engine.write_part
+    left: list[int] = []  # rows that each checkpoint has found
+    parts = 0
+
+    def begin(engine: Engine) -> Durability:
+        left.append(engine.txn.changed_streams)
+        return begin_checkpoint(engine)
+
+    def write(engine: Engine) -> None:
+        nonlocal parts
+        parts += 1
+        write_part(engine)
+
+    async def body() -> None:
+        nonlocal parts
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        keys = [f"k{number}" for number in range(streams)]
+        for _ in range(2):  # the second time they are lent
+            await ticks.ask(client, *(f"XADD {key} * f v" for key in keys))
+        assert ticks.engine.txn.changed_streams > 2 * FEW_CHANGED
+        monkeypatch.setattr(Engine, "begin_checkpoint", begin)
+        monkeypatch.setattr(Engine, "write_part", write)
+        client.send(asked)
+        turns, most = 0, 0
+        while not left:
+            client.send(*(f"XADD {keys[(at_once * turns + number) % streams]} * f v" for number in range(at_once)))
+            parts = 0
+            await asyncio.sleep(0)
+            turns, most = turns + 1, max(most, parts)
+        assert left[0] <= FEWER_CHANGED
+        assert 0 < most <= 2 + at_once // LENT_BATCH  # a turn's, and what a tick has changed
+        assert turns < 2 * streams // LENT_BATCH
+        await until_true(lambda: not ticks.engine.checkpoints.is_syncing)
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(("policy", "syncs"), [("everysec", True), ("no", False)])
+def test_everysec_syncs_once_a_second_however_seldom_checkpoints_are(tmp_path: Path, policy: str, syncs: bool) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync=policy)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        assert ticks.engine.log.unsynced_bytes > 0
+        if syncs:
+            await until_true(lambda: ticks.engine.log.unsynced_bytes == 0)
+        else:
+            await asyncio.sleep(1.3)
+            assert ticks.engine.log.unsynced_bytes > 0
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_shorter_interval_holds_for_the_checkpoint_that_is_due(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        before = ticks.engine.checkpoints.count
+        await ticks.ask(client, "XADD s 1-1 f v", "CONFIG SET checkpoint-interval-ms 5")
+        await until_true(lambda: ticks.engine.checkpoints.count == before + 1)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_that_cannot_sync_the_log_refuses_writes(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.files.fail("sync", errno.EIO)
+        (reply,) = await ticks.ask(client, "SAVE")
+        assert reply.startswith(b"-")
+        assert ticks.engine.refusal is Refusal.LOG_FAILED
+        (info,) = await ticks.ask(client, "INFO persistence")
+        assert b"rdb_last_bgsave_status:err\r\n" in info
+        assert (await ticks.ask(client, "XLEN s", "XADD s 1-2 f v"))[1].startswith(b"-MISCONF ")
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+# -- a slow disk -------------------------------------------------------------------------------------------------------
+
+
+class SlowDisk:
+    """Makes checkpoints durable when it is told to, and at once for who waits in the loop's own thread."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.released = threading.Semaphore(0)
+        self.begun = 0
+        self.waited = 0
+        loop = threading.current_thread()
+        run = Durability.run
+
+        def slowly(durability: Durability) -> None:
+            if threading.current_thread() is loop:
+                self.waited += not durability.is_over
+            else:
+                self.begun += 1
+                self.released.acquire()
+            run(durability)
+
+        patch.setattr(Durability, "run", slowly)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowDisk]:
+    disk = SlowDisk(monkeypatch)
+    yield disk
+    disk.released.release(100)
+
+
+def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_when_it_has(
+    tmp_path: Path, slow_disk: SlowDisk
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
+        client, waiting = ticks.connect(), ticks.connect()
+        engine = ticks.engine
+        assert await ticks.ask(waiting, "XADD s 1-1 f v", "WAITAOF 1 0 0") == [b"$3\r\n1-1\r\n"]
+        await until_true(lambda: slow_disk.begun == 1)
+        for number in range(2, 20):
+            await ticks.ask(client, f"XADD s {number}-1 f v", "PING")
+            await asyncio.sleep(0.002)
+        assert (engine.checkpoints.count, slow_disk.begun, slow_disk.waited) == (0, 1, 0)
+        assert waiting.replies() == []
+        assert engine.log.unsynced_bytes > 0
+
+        slow_disk.released.release()
+        await until_true(lambda: engine.checkpoints.count == 1)
+        await until_true(lambda: waiting.replies() == [b"*2\r\n:1\r\n:0\r\n"])
+        # the others are in the next one, which was waiting for the disk
+        await until_true(lambda: slow_disk.begun == 2)
+        slow_disk.released.release()
+        await until_true(lambda: engine.checkpoints.count == 2)
+        assert (engine.log.unsynced_bytes, engine.needs_checkpoint, slow_disk.waited) == (0, False, 0)
+        ticks.close()
+
+    in_loop(body())
+
+
+def bound_what_waits(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(checkpoints, "MAX_DIRTY", 4)
+    patch.setattr(checkpoints, "CHECKPOINT_BYTES", 65536)
+
+
+async def write_much(ticks: Ticks, client: Client, times: int) -> None:
+    """Add entries, each of nearly what a checkpoint waits for."""
+    for _ in range(times):
+        client.send_words("XADD", "s", "*", "f", b"x" * 60_000)
+        await ticks.settle()
+
+
+async def disk_fields(ticks: Ticks, client: Client) -> tuple[bool, bool]:
+    """-> whether INFO says that writes wait for the disk, and that they had to once."""
+    (info,) = await ticks.ask(client, "INFO persistence")
+    return b"riverbed_writes_wait_for_disk:1" in info, b"aof_delayed_fsync:1" in info
+
+
+def test_writes_wait_for_a_slow_disk_and_all_else_goes_on(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound_what_waits(monkeypatch)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client, other = ticks.connect(), ticks.connect()
+        await write_much(ticks, client, 2)
+        await until_true(lambda: slow_disk.begun == 1)
+        await write_much(ticks, client, 3)
+        assert ticks.engine.checkpoints.is_syncing
+        assert len(client.replies()) == 5
+        assert await disk_fields(ticks, other) == (False, False)
+        await write_much(ticks, client, 2)
+        assert len(client.replies()) == 2  # the second reaches the bound
+        dirty = ticks.engine.dirty_bytes
+        await write_much(ticks, client, 2)
+        assert client.replies() == []
+        assert await disk_fields(ticks, other) == (True, True)
+        assert await ticks.ask(other, "PING", "XLEN s") == [b"+PONG\r\n", b":7\r\n"]
+        assert (ticks.engine.dirty_bytes, slow_disk.waited) == (dirty, 0)
+
+        slow_disk.released.release()
+        await until_true(lambda: slow_disk.begun == 2)
+        assert len(client.replies()) == 2
+        assert await disk_fields(ticks, other) == (False, True)
+        assert (await ticks.ask(other, "XLEN s"), slow_disk.waited) == ([b":9\r\n"], 0)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_writes_that_wait_for_the_disk_are_refused_when_it_fails(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound_what_waits(monkeypatch)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client = ticks.connect()
+        await write_much(ticks, client, 2)
+        await until_true(lambda: slow_disk.begun == 1)
+        await write_much(ticks, client, 6)
+        assert (len(client.replies()), ticks.server.checkpoints.is_disk_behind) == (7, True)
+        ticks.files.fail("sync", errno.EIO)
+        slow_disk.released.release()
+        await until_true(lambda: not ticks.server.checkpoints.is_disk_behind)
+        await ticks.settle()
+        (reply,) = client.replies()
+        assert reply.startswith(b"-MISCONF")
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+def test_no_client_waits_for_the_disk_when_another_has_a_checkpoint_or_a_snapshot_made(
+    tmp_path: Path, slow_disk: SlowDisk
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
+        client, other = ticks.connect(), ticks.connect()
+        engine = ticks.engine
+        assert (await ticks.ask(client, "XADD s 1-1 f v", "BGSAVE"))[1] == b"+Background saving started\r\n"
+        await until_true(lambda: slow_disk.begun == 1)
+        assert b"rdb_bgsave_in_progress:1\r\n" in (await ticks.ask(other, "INFO persistence"))[0]
+        client.send("XADD s 2-1 f v", "RIVERBED SNAPSHOT")
+        await ticks.settle()
+        assert client.replies() == [b"$3\r\n2-1\r\n"]
+        assert (await ticks.ask(other, "PING"), engine.checkpoints.count) == ([b"+PONG\r\n"], 0)
+        slow_disk.released.release()
+        await until_true(lambda: slow_disk.begun == 2)  # the snapshot is to hold what came after the first one
+        assert (await ticks.ask(other, "PING"), engine.checkpoints.count) == ([b"+PONG\r\n"], 1)
+        assert list_snapshots(tmp_path / SNAPSHOTS_DIRECTORY) == []
+        slow_disk.released.release()
+        await until_true(lambda: bool(client.replies()))
+        (snapshot,) = list_snapshots(tmp_path / SNAPSHOTS_DIRECTORY)
+        assert snapshot.manifest.entries == 2
+        assert (engine.checkpoints.count, slow_disk.waited) == (2, 0)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_snapshot_whose_checkpoint_fails_is_not_taken(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.files.fail("sync", errno.EIO)
+        slow_disk.released.release(2)
+        for _ in range(2):
+            client.send("RIVERBED SNAPSHOT")
+            replies: list[bytes] = []
+            await until_true(lambda replies=replies: bool(replies.extend(client.replies()) or replies))
+            assert replies[0].startswith(b"-ERR no snapshot: ")
+            assert ticks.engine.refusal is Refusal.LOG_FAILED
+        assert list_snapshots(tmp_path / SNAPSHOTS_DIRECTORY) == []
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+class Rewriter:
+    """Does in this process what the process of a rewrite does."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        self._engine, self._path = engine, path
+        self._answers: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def __aenter__(self) -> Rewriter:
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    def send(self, **order: Any) -> None:
+        engine = self._engine
+        if "go" in order:
+            self._answers.put_nowait({"held": tuple(engine.log.end), "total": 1})
+        else:
+            with engine.tables.env.begin() as txn:
+                files = engine.files
+                size = write_base(self._path, pieces(engine.tables, txn), files, offset=order["offset"], now_ms=1)
+            self._answers.put_nowait({"entries": 1, "bytes": size.size, "command_bytes": size.command_bytes})
+
+    async def receive(self) -> dict[str, Any]:
+        return await self._answers.get()
+
+
+def test_no_client_waits_for_the_checkpoints_of_a_rewrite(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
+        client, engine = ticks.connect(), ticks.engine
+        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        await ticks.ask(client, "XADD s 1-1 f v")
+        adopted = ticks.server.rewriting.start()
+        for number in range(1, 5):  # before the log is divided, where it is divided, and twice before the base counts
+            await until_true(lambda number=number: slow_disk.begun == number)
+            assert await ticks.ask(client, f"XADD s {number + 1}-1 f v", "PING") == [
+                b"$3\r\n%d-1\r\n" % (number + 1),
+                b"+PONG\r\n",
+            ]
+            assert not adopted.done()
+            slow_disk.released.release()
+        base = await adopted
+        assert (engine.log.base, slow_disk.waited) == (base, 0)
+        assert sum(len(batch) for batch in ticks.batches()) >= 4
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_no_client_waits_for_the_disk_when_a_rewrite_divides_the_log_under_load(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=1, appendfsync="everysec")
+        client, engine = ticks.connect(), ticks.engine
+        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        await ticks.ask(client, "XADD s * f v")
+        adopted = ticks.server.rewriting.start()
+        while not adopted.done():  # another checkpoint is due each time the disk has one
+            assert len(await ticks.ask(client, "XADD s * f v")) == 1
+            await asyncio.sleep(0.003)
+            slow_disk.released.release()
+        assert (engine.log.base, slow_disk.waited) == (await adopted, 0)
+        begun = slow_disk.begun
+        await ticks.ask(client, "XADD s * f v")
+        slow_disk.released.release(3)
+        await until_true(lambda: slow_disk.begun > begun)  # they go on behind the rewrite
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_who_needs_a_checkpoint_to_be_durable_waits_for_the_disk(tmp_path: Path, slow_disk: SlowDisk) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        await until_true(lambda: slow_disk.begun == 1)
+        assert await ticks.ask(client, "XADD s 2-1 f v", "SAVE") == [b"$3\r\n2-1\r\n", OK]
+        assert (ticks.engine.checkpoints.count, ticks.engine.log.unsynced_bytes) == (2, 0)
+        slow_disk.released.release()
+        await ticks.ask(client, "XADD s 3-1 f v")
+        slow_disk.released.release()
+        await until_true(lambda: ticks.engine.checkpoints.count == 3)
+        ticks.close()
+
+    in_loop(body())
