@@ -39,7 +39,7 @@ def answer(rig: Rig) -> Answer:
 
     for contender in rig.turns(f"latency with {entries:,} entries"):
         highest = 0.0
-        for what, work in ((_PLAIN, None), (_REWRITE, _rewrite), (_SNAPSHOT, _snapshot(contender))):
+        for what, work in ((_PLAIN, None), (_REWRITE, rewrite), (_SNAPSHOT, _snapshot(contender))):
             # a server of its own: what rewrites and snapshots leave to the disk and to memory is theirs
             directory = rig.copy(rig.dataset(contender, entries))
             with rig.opened(contender, directory) as server:
@@ -103,7 +103,8 @@ def _over_and_over(server: Server, work: Callable[[Server], None]) -> Iterator[N
         raise errors[0]
 
 
-def _rewrite(server: Server) -> None:
+def rewrite(server: Server) -> None:
+    """Rewrite the log, and wait for the end."""
     with server.client() as client:
         _begin(client.ask("BGREWRITEAOF"))
     _wait_until_over(server, "aof_rewrite_in_progress")

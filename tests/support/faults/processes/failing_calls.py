@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 from typing import Final
+
+from tests.support.faults.processes.library import compile_library
 
 # As `enum call` in the C file has them.
 CALLS: Final = (
@@ -21,19 +21,13 @@ CALLS: Final = (
 )
 FOR_EVER: Final = -1
 SHORT: Final = 0  # in place of an error number: a write of half of the bytes, a receive of one
-GCC_MISSING: Final = "gcc is not installed and these tests compile a library with it; run: sudo apt-get install -y gcc"
 _SOURCE: Final = Path(__file__).with_suffix(".c")
 _ROW: Final = struct.Struct("=qqqq")  # after, times, error, failed
 
 
 def build(directory: Path) -> Path:
     """Compile the library in `directory`; AssertionError when there is no compiler."""
-    compiler = shutil.which("gcc")
-    if compiler is None:
-        raise AssertionError(GCC_MISSING)
-    library = directory / "failing_calls.so"
-    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, _SOURCE, "-ldl"], check=True)
-    return library
+    return compile_library(_SOURCE, directory)
 
 
 class FailingCalls:
