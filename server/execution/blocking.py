@@ -106,7 +106,7 @@ class Blocking:
     def serve(self) -> None:
         """Run the commands of clients that wait for changed keys again, in the order in which the clients came."""
         if self._turns.is_alone:
-            return  # nobody sees a part of a transaction
+            return  # no client sees a part of a transaction
         while self.signals or self._unserved:
             if not self._unserved:
                 self._unserved = {place: self.waiters.in_turn(place) for place in dict.fromkeys(self.signals)}

@@ -39,7 +39,7 @@ class Files(Protocol):
     def close(self, fd: int, /) -> None: ...
 
     def close_deleted(self, fd: int, /) -> None:
-        """Close a file that may have been deleted: what the system frees then, however long, delays nobody here."""
+        """Close a file that may have been deleted: what the system frees then, however long, delays no other work."""
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
         """Write at the end; returns how many bytes were written, which may be fewer than given."""

@@ -28,7 +28,7 @@ from riverbed.store.disk.locks.leases import Others, other_users
 PIECE_BYTES: Final = 16 << 20
 PAUSE_S: Final = 0.01
 
-# Called with the seconds to wait; -> whether nobody need be spared any more: the rest is freed at once then.
+# Called with the seconds to wait; -> whether other work need not be spared any more: the rest is freed at once then.
 Wait = Callable[[float], bool | None]
 
 

@@ -1,6 +1,6 @@
 """Holds the bytes of one long batch in a file without a name, from the first ones to those that close it.
 
-    arrives ->  | checked | in memory |        the front goes to the file as soon as nobody has to look at it again
+    arrives ->  | checked | in memory |        the front goes to the file as soon as it need not be looked at again
                 | file    |           |
 
 The file is in the data directory, for only there it is known how much room there is to be, and has no name, so that it

@@ -202,7 +202,7 @@ class LogStream:
     def next_slice(self, most_bytes: int, most_commands: int) -> list[StreamedBatch]:
         """Whole batches for a slice of work, about as many as that; none also when `is_unfinished` is set.
 
-        Only the last one may be in a file; whoever takes it releases it.  Sound batches before a damaged one are
+        Only the last one may be in a file; its taker releases it.  Sound batches before a damaged one are
         returned; the next call raises FrameError.  Raises OSError as `next`.
         """
         if self._damage is not None:
@@ -349,7 +349,7 @@ class LogStream:
 
     @property
     def _checked_bytes(self) -> int:
-        """How many bytes in front of the buffer nobody has to look at again."""
+        """How many bytes in front of the buffer need not be looked at again."""
         if self._word_end >= 0:
             return min(self._word_end - self._spilled, len(self._buffer))
         return (self._frame_at if self._command is None else self._command.at) - self._spilled

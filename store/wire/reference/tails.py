@@ -33,7 +33,7 @@ class Node(NamedTuple):
 class Tail:
     """What may be appended to a stream, and what was.
 
-    Whoever opens it answers for the rest: that no client waits for the stream, that it does not expire, and that
+    Its user answers for the rest: that no client waits for the stream, that it does not expire, and that
     nothing else looks at it or changes it in the meantime.
     """
 
