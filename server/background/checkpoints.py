@@ -193,8 +193,7 @@ class Checkpoints:
             self._most_parts = None
 
     def _begin_in_thread(self) -> None:
-        """Begin a checkpoint, which a thread makes durable.  Raises LogWriteError, lmdb.Error, StateLostError."""
-        self._is_due = False
+        """Begin a checkpoint, which a thread makes durable.  Raises what `_begin_checkpoint` raises."""
         self._hand_over(self._begin_checkpoint())
         self._sliced_commands.rest()
 
@@ -206,7 +205,7 @@ class Checkpoints:
 
     @contextlib.asynccontextmanager
     async def kept_off(self) -> AsyncIterator[None]:
-        """Wait until the disk has the checkpoint under way; no other begins meanwhile, unless another task wants it."""
+        """Wait until the disk has the checkpoint under way; inside, none begins but what other tasks ask for."""
         assert not self._are_kept_off, "one task at a time keeps them off"
         self._are_kept_off = True
         try:
@@ -215,8 +214,7 @@ class Checkpoints:
             yield
         finally:
             self._are_kept_off = False
-            if self._syncing is None:
-                self._go_on()
+            self._go_on()
 
     def divide_log(self) -> LogPosition:
         """As `Engine.divide_log`, between ticks; a thread makes the checkpoint durable.
@@ -224,15 +222,26 @@ class Checkpoints:
         Best in `kept_off`, or it may wait for the disk, and behind `write_ahead`.
         """
         end = self._engine.divide_log()
+        self._caught_up()
         durability = self._engine.checkpoints.syncing
         if durability is not None:
             self._hand_over(durability)
         return end
 
     def _begin_checkpoint(self) -> Durability:
+        """Begin a checkpoint of all that has run.
+
+        Raises DamagedRowError, LogWriteError, lmdb.Error, and then tries again later, whoever has asked for it;
+        StateLostError.
+        """
         self._disarm()
-        self._failures.commit_early()
-        durability = self._engine.begin_checkpoint()
+        try:
+            self._failures.commit_early()
+            durability = self._engine.begin_checkpoint()
+        except (DamagedRowError, LogWriteError, lmdb.Error):
+            self._try_again()
+            raise
+        self._caught_up()
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
         return durability
@@ -333,6 +342,11 @@ class Checkpoints:
             self._stats.waits_for_disk += 1
             self._pauses.hold_writes(Hold.DISK)
 
+    def _caught_up(self) -> None:
+        """A checkpoint of all that is logged has begun: no other is due, and writes wait no longer."""
+        self._is_due = False
+        self._release_writes()
+
     def _release_writes(self) -> None:
         """Let writes go on, if they wait for the disk."""
         if self._held_since_s is None:
@@ -348,18 +362,22 @@ class Checkpoints:
             self._syncing = None
         if task.cancelled():
             return
-        with self._retrying():
-            if self._engine.checkpoints.syncing is durability:
-                self._end_checkpoint()
-        self._go_on()
-        self._sliced_commands.look_for_views()
+        try:
+            with self._retrying():
+                if self._engine.checkpoints.syncing is durability:
+                    self._end_checkpoint()
+        finally:
+            self._go_on()  # also after a defect, or writes would wait for ever
 
     def _go_on(self) -> None:
         """Begin the checkpoint that is due, if it may begin; then writes wait no longer."""
-        if self._is_due:
-            self._checkpoint()
-        if not self._is_due:
-            self._release_writes()
+        try:
+            if self._is_due:
+                self._checkpoint()
+        finally:
+            if not self._is_due:
+                self._release_writes()
+            self._sliced_commands.look_for_views()
 
     @contextlib.contextmanager
     def _retrying(self) -> Iterator[None]:
@@ -372,5 +390,9 @@ class Checkpoints:
             if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
             self._gate.refresh()
-            if self._timer is None:
-                self._timer = self._loop.call_later(RETRY_S, self._checkpoint)
+            self._try_again()
+
+    def _try_again(self) -> None:
+        """Have a checkpoint in a while, if none comes sooner."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(RETRY_S, self._checkpoint)

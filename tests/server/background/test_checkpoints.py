@@ -10,9 +10,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
 from riverbed.server.background import checkpoints, log_rewrite
+from riverbed.server.protocol.replies import LONG_BYTES
 from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
 from riverbed.store.databases.lent import PART_BYTES
@@ -296,6 +298,36 @@ def test_a_checkpoint_that_cannot_sync_the_log_refuses_writes(tmp_path: Path) ->
     in_loop(body())
 
 
+@pytest.mark.parametrize("asked", ["SAVE", "RIVERBED SNAPSHOT"])
+def test_a_checkpoint_that_fails_is_tried_again_whoever_has_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """What was written before was not synced any more, until something else was written."""
+    begin_checkpoint = Engine.begin_checkpoint
+    tries = 0
+
+    def fail_once(engine: Engine) -> Durability:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise lmdb.DiskError("no space")
+        return begin_checkpoint(engine)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        monkeypatch.setattr(Engine, "begin_checkpoint", fail_once)
+        client.send(asked)
+        await until_true(lambda: tries == 1)
+        assert ticks.engine.log.unsynced_bytes > 0
+        await until_true(lambda: ticks.engine.log.unsynced_bytes == 0)
+        assert (tries, ticks.engine.needs_checkpoint) == (2, False)
+        ticks.close()
+
+    in_loop(body())
+
+
 # -- a slow disk -------------------------------------------------------------------------------------------------------
 
 
@@ -430,6 +462,33 @@ def test_writes_that_wait_for_the_disk_are_refused_when_it_fails(
     in_loop(body())
 
 
+@pytest.mark.parametrize(("owner", "name"), [(Durability, "settle"), (Engine, "begin_checkpoint")])
+def test_writes_do_not_wait_for_a_checkpoint_that_has_met_a_defect(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    bound_what_waits(monkeypatch)
+
+    def fail(_: object) -> None:
+        raise AssertionError("a defect")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client = ticks.connect()
+        await write_much(ticks, client, 2)
+        await until_true(lambda: slow_disk.begun == 1)
+        await write_much(ticks, client, 6)
+        assert ticks.server.checkpoints.is_disk_behind
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fail)
+            slow_disk.released.release()
+            await until_true(lambda: not ticks.server.checkpoints.is_disk_behind)
+        await ticks.settle()
+        assert len(client.replies()) == 8
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_no_client_waits_for_the_disk_when_another_has_a_checkpoint_or_a_snapshot_made(
     tmp_path: Path, slow_disk: SlowDisk
 ) -> None:
@@ -546,6 +605,40 @@ def test_no_client_waits_for_the_disk_when_a_rewrite_divides_the_log_under_load(
         await ticks.ask(client, "XADD s * f v")
         slow_disk.released.release(3)
         await until_true(lambda: slow_disk.begun > begun)  # they go on behind the rewrite
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_who_waits_for_a_checkpoint_goes_on_when_a_rewrite_has_divided_the_log(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes and long replies waited until the disk had it, too."""
+    bound_what_waits(monkeypatch)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client, reader, engine = ticks.connect(), ticks.connect(), ticks.engine
+        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        client.send_words("XADD", "long", "*", "f", b"x" * LONG_BYTES)
+        await until_true(lambda: slow_disk.begun == 1)
+        adopted = ticks.server.rewriting.start()
+        await write_much(ticks, client, 2)
+        slow_disk.released.release()
+        await until_true(lambda: slow_disk.begun == 2)
+        await write_much(ticks, client, 2)
+        slow_disk.released.release()
+        await until_true(lambda: slow_disk.begun == 3)  # now the log is to be divided
+        await write_much(ticks, client, 6)
+        assert ticks.server.checkpoints.is_disk_behind
+        client.replies()
+        assert await ticks.ask(reader, "XRANGE long - +") == []
+        slow_disk.released.release()
+        await until_true(lambda: slow_disk.begun == 4)
+        await ticks.settle()
+        assert (len(reader.replies()), len(client.replies()), slow_disk.waited) == (1, 1, 0)
+        slow_disk.released.release(100)
+        await adopted
         ticks.close()
 
     in_loop(body())
