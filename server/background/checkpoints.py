@@ -78,6 +78,7 @@ class Checkpoints:
         self._timer: asyncio.TimerHandle | None = None
         self._most_parts: int | None = None  # that a tick may leave unwritten while rows are put into the tables
         self._is_due = False  # the next one, as soon as it may begin
+        self._beginning = asyncio.Lock()  # held by the task that is about to begin the next one
         self._are_kept_off = False  # none begins because of what is logged, or of a timer
         self._held_since_s: float | None = None  # since when writes wait for the disk
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
@@ -172,10 +173,11 @@ class Checkpoints:
         if self._syncing is not None:
             self._is_due = True  # what has run is in the next one, which begins at the end of this one
             await asyncio.wait([self._syncing])
-        if self._syncing is None:
-            await self.write_ahead()
-        if self._syncing is None:
-            self._begin_in_thread()
+        async with self._beginning:  # of several tasks that want one, the first makes it for all
+            if self._syncing is None:
+                await self.write_ahead()
+            if self._syncing is None:
+                self._begin_in_thread()
         durability = self._durability
         assert self._syncing is not None
         assert durability is not None
@@ -205,16 +207,16 @@ class Checkpoints:
 
     @contextlib.asynccontextmanager
     async def kept_off(self) -> AsyncIterator[None]:
-        """Wait until the disk has the checkpoint under way; inside, none begins but what other tasks ask for."""
-        assert not self._are_kept_off, "one task at a time keeps them off"
-        self._are_kept_off = True
-        try:
-            while self._syncing is not None:
-                await asyncio.wait([self._syncing])
-            yield
-        finally:
-            self._are_kept_off = False
-            self._go_on()
+        """Wait until the disk has the checkpoint under way; inside, none begins but that of a SAVE."""
+        async with self._beginning:
+            self._are_kept_off = True
+            try:
+                while self._syncing is not None:
+                    await asyncio.wait([self._syncing])
+                yield
+            finally:
+                self._are_kept_off = False
+                self._go_on()
 
     def divide_log(self) -> LogPosition:
         """As `Engine.divide_log`, between ticks; a thread makes the checkpoint durable.

@@ -644,6 +644,37 @@ def test_who_waits_for_a_checkpoint_goes_on_when_a_rewrite_has_divided_the_log(
     in_loop(body())
 
 
+@pytest.mark.parametrize("later", [0, 1])  # in one of both the snapshot's task puts the last rows into the tables first
+def test_no_client_waits_for_the_disk_when_a_snapshot_is_taken_beside_a_rewrite(
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    monkeypatch.setattr(checkpoints, "_TURN_S", 0)  # one part a turn
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client, other, engine = ticks.connect(), ticks.connect(), ticks.engine
+        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        adopted = ticks.server.rewriting.start()
+        await until_true(lambda: slow_disk.begun == 1)
+        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
+        slow_disk.released.release()
+        while not ticks.server.checkpoints.is_writing_ahead:
+            other.send("PING")
+            await asyncio.sleep(0)
+        for _ in range(later):
+            await asyncio.sleep(0)
+        client.send("RIVERBED SNAPSHOT")
+        await until_true(lambda: slow_disk.begun == 2)
+        await ticks.settle()
+        assert slow_disk.waited == 0
+        slow_disk.released.release(100)
+        await adopted
+        await until_true(lambda: bool(client.replies()))
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_who_needs_a_checkpoint_to_be_durable_waits_for_the_disk(tmp_path: Path, slow_disk: SlowDisk) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
