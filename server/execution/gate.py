@@ -50,6 +50,7 @@ class Gate:
         self.is_monitored = False  # every command is shown to a client
         self.is_paused = False  # commands wait, or only writes
         self.holds_writes = False  # writes wait, in a pause that no client can end
+        self.levels_replicas = False  # they wait so that replicas come level
         self.stalls_writes = False  # commands under way in slices wait as well, those that write
         self.on_change: Callable[[], None] = lambda: None
         self._engine = engine

@@ -111,6 +111,7 @@ class Follower:
         self._met_damage = False  # in our tables, by what the primary has sent
         self._is_known = False  # the primary has sent its replication id
         self._is_due = False
+        self._waited_s = 0.0  # when something that has come had to wait last
         self._attempts = Attempts(self._clock)
 
     @property
@@ -145,7 +146,8 @@ class Follower:
                     self._connect()
             return
         timeout_s = self._config.repl_timeout
-        if link.is_reading and self._clock.monotonic() - link.heard_s > timeout_s:
+        # a primary that waits for us to come level sends nothing while what it has sent waits for the disk
+        if link.is_reading and self._clock.monotonic() - max(link.heard_s, self._waited_s) > timeout_s:
             link.fail(LinkError(f"no byte came for {timeout_s} s"))
         elif self.state is State.CONNECTED:
             self._acknowledge()
@@ -321,6 +323,7 @@ class Follower:
             self._work_soon()
             return
         if self._has_to_wait:
+            self._waited_s = self._clock.monotonic()
             self._work_soon(DISK_AGAIN_S if self._needs.is_disk_behind() else 0.0)
             self._read_on(link, stream)
             return

@@ -216,8 +216,11 @@ class Primary:
 
     @property
     def _may_log(self) -> bool:
-        """Whether lines for replicas alone may be logged; not while writes are held, so that replicas come level."""
-        return not (self._core.txn.follows or self._gate.holds_writes or self._engine.refusal is not None)
+        """Whether lines for replicas alone may be logged; not while writes are held so that replicas come level.
+
+        While writes wait for the disk, they may: a replica that hears nothing for `repl-timeout` gives up the link.
+        """
+        return not (self._core.txn.follows or self._gate.levels_replicas or self._engine.refusal is not None)
 
     def count_good(self) -> None:
         """Count the replicas that were heard of lately; writing may depend on it."""

@@ -9,12 +9,13 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from riverbed.server.replication import follower
 from riverbed.server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower, Needs
+from riverbed.server.replication.link import LinkError
 from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
@@ -26,6 +27,11 @@ from tests.support.ticks import Ticks, in_loop
 
 class Link:
     """One whose primary is done."""
+
+    is_reading = True
+
+    def __init__(self, heard_s: float) -> None:
+        self.heard_s = heard_s
 
     def set_reading(self, on: bool) -> None: ...
 
@@ -55,12 +61,13 @@ def log_of(counts: Sequence[int], value: bytes = b"v") -> tuple[bytes, int]:
     return data, first - 1
 
 
-def follow(ticks: Ticks, needs: Needs, data: bytes) -> None:
-    """Have a replica apply what a primary has sent."""
+def follow(ticks: Ticks, needs: Needs, data: bytes) -> Follower:
+    """Have a replica apply what a primary has sent; -> the follower."""
     following: Any = Follower(needs, ticks.server.replication.primary, "127.0.0.1", 1)
-    following._link, following._stream = Link(), LogStream(0, 1 << 30)
+    following._link, following._stream = Link(ticks.clock.monotonic()), LogStream(0, 1 << 30)
     following._stream.feed(data)
     following._work_soon()
+    return cast("Follower", following)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +133,34 @@ def test_nothing_is_applied_while_a_checkpoint_has_to_come_first(
         for _ in range(5):
             await ticks.settle()
         assert await ticks.ask(client, "XLEN s") == [b":%d\r\n" % entries]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_link_is_not_silent_while_what_it_has_sent_waits_for_the_disk(tmp_path: Path) -> None:
+    is_disk_behind = True
+
+    async def body() -> None:
+        nonlocal is_disk_behind
+        ticks = Ticks(tmp_path)
+        needs = dataclasses.replace(ticks.server.replication.needs, is_disk_behind=lambda: is_disk_behind)
+        following = follow(ticks, needs, log_of([1])[0])
+        timeout_ms = ticks.server.context.config.repl_timeout * 1000
+        for _ in range(3):
+            ticks.clock.now_ms += timeout_ms
+            await asyncio.sleep(2 * follower.DISK_AGAIN_S)
+            await ticks.settle()
+            following.cycle()
+        is_disk_behind = False
+        await asyncio.sleep(2 * follower.DISK_AGAIN_S)
+        await ticks.settle()
+        assert await ticks.ask(ticks.connect(), "XLEN s") == [b":1\r\n"]
+        ticks.clock.now_ms += timeout_ms
+        following.cycle()
+        ticks.clock.now_ms += timeout_ms
+        with pytest.raises(LinkError, match="no byte came"):
+            following.cycle()
         ticks.close()
 
     in_loop(body())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.server.execution.control.pauses import Hold
 from riverbed.server.replication.sender import GETACK
 from tests.support.ticks import Ticks, in_loop
 
@@ -60,6 +61,29 @@ def test_only_foreign_replicas_are_asked_and_once_for_each_offset_that_was_writt
                 await ticks.settle()
             assert questions(ticks) == number * asked // 3
             assert ticks.engine.log.end.offset == end
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(("why", "logged"), [(Hold.DISK, 1), (Hold.FAILOVER, 0), (Hold.STOP, 0)])
+def test_replicas_hear_of_a_primary_whose_writes_wait_unless_they_are_to_come_level(
+    tmp_path: Path, why: Hold, logged: int
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        writer, replica = ticks.connect(), ticks.connect()
+        await ticks.ask(replica, "REPLCONF capa psync2", "PSYNC ? -1")
+        await ticks.ask(writer, "XADD s 1-1 f v")
+        ticks.executor.pauses.hold_writes(why)
+        writer.send("WAIT 1 0")
+        await ticks.settle()
+        ticks.clock.now_ms += 60_000
+        ticks.server.replication.primary.cycle()
+        await ticks.settle()
+        assert questions(ticks) == logged
+        assert sum(batch.count(b"PING") for batch in ticks.batches()) == logged
+        ticks.executor.pauses.release_writes(why)
         ticks.close()
 
     in_loop(body())
