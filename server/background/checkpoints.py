@@ -161,14 +161,14 @@ class Checkpoints:
             raise CommandError(f"ERR the state could not be loaded again, and is as before: {error}") from None
 
     def checkpoint_now(self) -> None:
-        """Commit what has run so far, and checkpoint, durably.  Raises LogWriteError, lmdb.Error."""
+        """Commit what has run so far, and checkpoint, durably.  Raises as `checkpoint_in_thread`."""
         self._begin_checkpoint()
         self._end_checkpoint()
 
     async def checkpoint_in_thread(self) -> None:
         """As `checkpoint_now`, but clients are served while the disk works.
 
-        Raises LogWriteError, lmdb.Error, StateLostError.
+        Raises DamagedRowError, LogWriteError, lmdb.Error, StateLostError.
         """
         if self._syncing is not None:
             self._is_due = True  # what has run is in the next one, which begins at the end of this one

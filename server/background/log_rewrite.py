@@ -26,7 +26,7 @@ import lmdb
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.background.worker_modules import REWRITE
 from riverbed.store.disk.removal import remove_file
-from riverbed.store.errors import LogWriteError, Refusal, StateLostError
+from riverbed.store.errors import DamagedRowError, LogWriteError, Refusal, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RewriteError(Exception):
 
 
 # The errors that a rewrite may end with; any other is a defect.
-_EXPECTED: Final = (RewriteError, WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
+_EXPECTED: Final = (RewriteError, WorkerError, DamagedRowError, LogWriteError, StateLostError, lmdb.Error, OSError)
 _WANT_OF_SPACE: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL))
 
 

@@ -28,7 +28,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import clear_leftovers
-from riverbed.store.errors import LogWriteError, StateLostError, UnsafeFileError
+from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError, UnsafeFileError
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
@@ -47,7 +47,7 @@ log = logging.getLogger("riverbed")
 
 UNDER_WAY: Final = "ERR a snapshot is under way already"
 # The errors that a snapshot may end with; any other is a defect.
-_EXPECTED: Final = (WorkerError, LogWriteError, StateLostError, lmdb.Error, OSError)
+_EXPECTED: Final = (WorkerError, DamagedRowError, LogWriteError, StateLostError, lmdb.Error, OSError)
 # A program of the tools, with libraries that the server does without.
 BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins with one of the first two"
 

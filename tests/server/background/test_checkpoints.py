@@ -20,7 +20,7 @@ from riverbed.store.databases.lent import BATCH as LENT_BATCH
 from riverbed.store.databases.lent import PART_BYTES
 from riverbed.store.databases.transaction import FEW_CHANGED, FEW_LENT_BYTES, FEWER_CHANGED
 from riverbed.store.engine import Engine
-from riverbed.store.errors import Refusal
+from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import write_base
 from riverbed.store.rewrite.state import pieces
@@ -323,6 +323,29 @@ def test_a_checkpoint_that_fails_is_tried_again_whoever_has_asked_for_it(
         assert ticks.engine.log.unsynced_bytes > 0
         await until_true(lambda: ticks.engine.log.unsynced_bytes == 0)
         assert (tries, ticks.engine.needs_checkpoint) == (2, False)
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("asked", ["RIVERBED SNAPSHOT", "BGREWRITEAOF"])
+def test_damage_that_a_checkpoint_meets_is_no_defect_of_who_has_asked_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    def meet_damage(_: Engine) -> Durability:
+        raise DamagedRowError("a row")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, auto_repair="no")
+        client, core = ticks.connect(), ticks.executor.context
+        monkeypatch.setattr(log_rewrite, "Worker", lambda *arguments: Rewriter(ticks.engine, tmp_path / "made"))
+        await ticks.ask(client, "XADD s 1-1 f v")
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "begin_checkpoint", meet_damage)
+            client.send(asked)
+            await until_true(lambda: core.stats.snapshot.last_ok is False or core.rewrite.last_ok is False)
+        await ticks.settle()
+        assert core.stats.background.failures == 0
         ticks.close()
 
     in_loop(body())
