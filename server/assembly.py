@@ -28,7 +28,7 @@ from riverbed.server.replication.role import Replication
 from riverbed.server.stopping import Stopping
 from riverbed.server.tls.tls import Tls
 from riverbed.store.engine import Engine
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import DamagedRowError, LogWriteError
 from riverbed.store.options import Fsync, Options
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Server:
             return 1
         try:
             self.engine.close(save=saves)
-        except (LogWriteError, lmdb.Error) as error:
+        except (DamagedRowError, LogWriteError, lmdb.Error) as error:
             log.warning("the last checkpoint failed; the next start replays the log: %s", error)
             return 1
         log.info("stopped")

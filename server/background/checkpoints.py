@@ -149,7 +149,7 @@ class Checkpoints:
         """As `checkpoint_now`, for a client.  Raises CommandError."""
         try:
             self.checkpoint_now()
-        except (LogWriteError, lmdb.Error) as error:
+        except (DamagedRowError, LogWriteError, lmdb.Error) as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
 
     def reload(self, *, from_log: bool) -> None:

@@ -18,6 +18,9 @@ from riverbed.server.config.config import Config
 from riverbed.server.limits.accounts import MAX_WAITING_BYTES
 from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.listener import Listener
+from riverbed.store.checkpoint import Durability
+from riverbed.store.engine import Engine
+from riverbed.store.errors import DamagedRowError
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.raw import RawClient, encode
 from tests.support.replicas import follow, info, until_level
@@ -432,6 +435,28 @@ def test_a_checkpoint_that_fails_keeps_a_server_from_a_stop_that_insists_on_it(t
         assert stopping.begun_to_end.is_set()
         assert client.is_closed and asker.is_closed
         ticks.close(save=False)
+
+    in_loop(body())
+
+
+def test_damage_that_a_checkpoint_meets_is_a_failure_as_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SHUTDOWN SAVE waited for ever, and all writes with it."""
+
+    def meet_damage(_: Engine) -> Durability:
+        raise DamagedRowError("a row")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, auto_repair="no")
+        client, asker = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        monkeypatch.setattr(Engine, "begin_checkpoint", meet_damage)
+        assert await ticks.ask(asker, "SHUTDOWN SAVE") == [NOT_STOPPED]
+        assert await ticks.ask(client, "XADD s 2-1 f v") == [b"$3\r\n2-1\r\n"]
+        ticks.server.stopping.terminate()
+        await ticks.server.stopping.begun_to_end.wait()
+        assert await ticks.server.finish() == 1
 
     in_loop(body())
 
