@@ -233,7 +233,7 @@ class Checkpoints:
     def _begin_checkpoint(self) -> Durability:
         """Begin a checkpoint of all that has run.
 
-        Raises DamagedRowError, LogWriteError, lmdb.Error, and then tries again later, whoever has asked for it;
+        Raises DamagedRowError, LogWriteError, lmdb.Error, and then tries again later, for every caller;
         StateLostError.
         """
         self._disarm()
