@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
+from riverbed.server.background.disk_hold import DiskHold
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.control.pauses import Hold
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ REPLICA_TIMES: Final = 2
 _TURN_S = 0.003
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then writes wait for it, too.
 MAX_DIRTY: Final = 32
-# A longer wait for the disk is logged.
-_LONG_WAIT_S: Final = 1.0
 
 
 class Checkpoints:
@@ -71,7 +69,7 @@ class Checkpoints:
         self._ticks = ticks
         self._tasks = tasks
         self._gate = gate
-        self._pauses = pauses
+        self._hold = DiskHold(core.stats, pauses, core.clock.monotonic)
         self._failures = failures
         self._sliced_commands = sliced_commands
         self._loop = asyncio.get_running_loop()
@@ -80,7 +78,6 @@ class Checkpoints:
         self._is_due = False  # the next one, as soon as it may begin
         self._beginning = asyncio.Lock()  # held by the task that is about to begin the next one
         self._are_kept_off = False  # none begins because of what is logged, or of a timer
-        self._held_since_s: float | None = None  # since when writes wait for the disk
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
         self._durability: Durability | None = None  # of the one that a thread was given last
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
@@ -104,7 +101,7 @@ class Checkpoints:
     @property
     def is_disk_behind(self) -> bool:
         """Whether so much waits for the disk that writes wait, too."""
-        return self._held_since_s is not None
+        return self._hold.is_on
 
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much."""
@@ -263,7 +260,7 @@ class Checkpoints:
         if self._has_to_wait:
             self._is_due = True
             if self._engine.dirty_bytes >= MAX_DIRTY * CHECKPOINT_BYTES:
-                self._hold_writes()
+                self._hold.begin()
             return
         self._is_due = False
         if parts := self._engine.txn.unwritten_parts:
@@ -337,26 +334,10 @@ class Checkpoints:
         """Whether the next one may not begin yet."""
         return self._engine.checkpoints.is_syncing or self._are_kept_off
 
-    def _hold_writes(self) -> None:
-        """Have writes wait until the disk has the checkpoint under way."""
-        if self._held_since_s is None:
-            self._held_since_s = self._loop.time()
-            self._stats.waits_for_disk += 1
-            self._pauses.hold_writes(Hold.DISK)
-
     def _caught_up(self) -> None:
         """A checkpoint of all that is logged has begun: no other is due, and writes wait no longer."""
         self._is_due = False
-        self._release_writes()
-
-    def _release_writes(self) -> None:
-        """Let writes go on, if they wait for the disk."""
-        if self._held_since_s is None:
-            return
-        waited_s, self._held_since_s = self._loop.time() - self._held_since_s, None
-        if waited_s >= _LONG_WAIT_S:
-            log.warning("the disk is slow: writes have waited %.1f s for it", waited_s)
-        self._pauses.release_writes(Hold.DISK)
+        self._hold.end()
 
     def _synced(self, task: asyncio.Task[None], durability: Durability) -> None:
         """End the checkpoint that is on the disk now, unless a caller that could not wait has ended it."""
@@ -378,7 +359,7 @@ class Checkpoints:
                 self._checkpoint()
         finally:
             if not self._is_due:
-                self._release_writes()
+                self._hold.end()
             self._sliced_commands.look_for_views()
 
     @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from riverbed.server.background import checkpoints, log_rewrite
+from riverbed.server.background import checkpoints, disk_hold, log_rewrite
 from riverbed.server.protocol.replies import LONG_BYTES
 from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
@@ -430,9 +430,10 @@ async def disk_fields(ticks: Ticks, client: Client) -> tuple[bool, bool]:
 
 
 def test_writes_wait_for_a_slow_disk_and_all_else_goes_on(
-    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bound_what_waits(monkeypatch)
+    monkeypatch.setattr(disk_hold, "LONG_S", 0.0)
 
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
@@ -455,6 +456,7 @@ def test_writes_wait_for_a_slow_disk_and_all_else_goes_on(
         slow_disk.released.release()
         await until_true(lambda: slow_disk.begun == 2)
         assert len(client.replies()) == 2
+        assert "the disk is slow: writes have waited" in caplog.text
         assert await disk_fields(ticks, other) == (False, True)
         assert (await ticks.ask(other, "XLEN s"), slow_disk.waited) == ([b":9\r\n"], 0)
         ticks.close()
