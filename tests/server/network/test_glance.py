@@ -74,11 +74,15 @@ def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
     small_pieces: bool,
 ) -> None:
     monkeypatch.setattr(transactions, "TURN_NS", 0)
+    # each look has time for all that has come, however busy the machine is
+    monkeypatch.setattr("riverbed.server.network.glance._READ_S", 60.0)
+    monkeypatch.setattr("riverbed.server.execution.control.beside.TURN_S", 60.0)
     path = tmp_path / "socket"
 
     async def body() -> None:
         loop = asyncio.get_running_loop()
         ticks = Ticks(tmp_path / "store")
+        ticks.executor.outbox.turn_s = 60.0
         server = await loop.create_unix_server(lambda: Connection(ticks.executor, "u"), str(path))
         client, other, leaving, waiting = [await connected(path, loop) for _ in range(4)]
         for each in (client, other, leaving, waiting):
