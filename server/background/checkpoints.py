@@ -230,8 +230,7 @@ class Checkpoints:
     def _begin_checkpoint(self) -> Durability:
         """Begin a checkpoint of all that has run.
 
-        Raises DamagedRowError, LogWriteError, lmdb.Error, and then tries again later, for every caller;
-        StateLostError.
+        Raises DamagedRowError, LogWriteError, lmdb.Error, and has it tried again later then; StateLostError.
         """
         self._disarm()
         try:
@@ -326,7 +325,7 @@ class Checkpoints:
             self._checkpoint()
             return self._most_parts is None
         else:
-            self.arm()  # for the case that who is writing ahead begins none
+            self.arm()  # in case the task that is writing ahead begins none
         return False
 
     @property
