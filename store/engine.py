@@ -272,6 +272,8 @@ class Engine:
         self.space.take(size)
         if self.log.is_full:
             self._begin_file_if_needed()
+        elif self.options.fsync is Fsync.ALWAYS:
+            self.log.pad()
         if self.space.is_due:
             self.check_space()
 

@@ -353,7 +353,7 @@ class Executor:
         else:
             self.sliced_commands.committed()
         if committed:
-            offset = self.engine.log.end.offset
+            offset = self.engine.log.offset
             for session in self.ran:
                 session.written_offset = offset
         self.txn.bound_caches()

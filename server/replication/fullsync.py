@@ -211,7 +211,7 @@ class FullSync:
         files = self._engine.files
         base = self._log.home.manifest.base
         for name in [file.name for file in (base, *self._log.home.manifest.incrs) if file is not None]:
-            fd = files.open_append(self._log.home.path / name)
+            fd = files.open_update(self._log.home.path / name)
             try:
                 files.sync(fd)
             finally:

@@ -22,6 +22,15 @@ def write_all(files: Files, fd: int, data: bytes | memoryview) -> None:
         rest = rest[files.write(fd, rest) :]
 
 
+def write_all_at(files: Files, fd: int, data: bytes | memoryview, position: int) -> None:
+    """Write all of `data` from byte `position` on.  Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        written = files.write_at(fd, rest, position)
+        position += written
+        rest = rest[written:]
+
+
 def write_file(
     path: Path,
     pieces: Iterable[bytes],

@@ -25,16 +25,13 @@ class Files(Protocol):
     descriptor would cost a Python call on each.
     """
 
-    def open_append(self, path: Path, /) -> int:
-        """Open for appending; the file must exist."""
-
     def create(self, path: Path, /) -> int:
-        """Open for appending an empty file: made when missing, emptied when not."""
+        """Open an empty file for either kind of writing: made when missing, emptied when not."""
 
     def open_read(self, path: Path, /) -> int: ...
 
     def open_update(self, path: Path, /) -> int:
-        """Open for `write_at`; the file must exist."""
+        """Open for `write_at`, `truncate` and `sync`; the file must exist."""
 
     def close(self, fd: int, /) -> None: ...
 
@@ -42,10 +39,13 @@ class Files(Protocol):
         """Close a file that may have been deleted: what the system frees then, however long, delays no other work."""
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        """Write at the end; returns how many bytes were written, which may be fewer than given."""
+        """Write behind the last `write` to `fd`, which comes from `create`; returns how many bytes were written.
+
+        They may be fewer than given.
+        """
 
     def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
-        """Write over what is at `position`; returns how many bytes were written.  `fd` comes from `open_update`."""
+        """Write from byte `position` on, over what is there; returns how many bytes were written, as of `write`."""
 
     def read_at(self, fd: int, size: int, position: int, /) -> bytes:
         """At most `size` bytes from `position`; fewer only where the file ends."""
@@ -120,11 +120,8 @@ class OsFiles:
     sync = staticmethod(_sync)
     read_at = staticmethod(_read_at)
 
-    def open_append(self, path: Path, /) -> int:
-        return open_file(path, os.O_WRONLY | os.O_APPEND)
-
     def create(self, path: Path, /) -> int:
-        return open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC)
+        return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def open_read(self, path: Path, /) -> int:
         return open_file(path, os.O_RDONLY)

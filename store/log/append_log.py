@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
 from riverbed.store.checksum import crc32c
-from riverbed.store.disk.durable_file import write_all
+from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.page_cache import CachedEnd
 from riverbed.store.disk.shared_files import SharedFiles
@@ -39,6 +39,7 @@ from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log.home import Base, LogHome
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, ReplacedError
+from riverbed.store.log.padding import MAX_BATCH_BYTES, Padding
 from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail
 from riverbed.store.log.resync import make_durable
 from riverbed.store.position import LogPosition
@@ -89,13 +90,14 @@ class Log:
         # Why the next file could not be begun when it was due; None when it could.
         self.rotate_error: str | None = None
         self._files = files
-        self._write = files.write
+        self._write_at = files.write_at
         self._segment_bytes = segment_bytes
         self._load_truncated = load_truncated
         # The file appended to and its end; the descriptor is -1 while the last file takes no appends.
         self._fd = -1
         self._seq = self._position = self._offset = 0
         self._synced_position = 0
+        self._is_cut = False  # the file has become shorter since the last sync
         self._before_last = (0, 0)  # position and offset before the last append
         self._rotate_at = 0
         self._closed_bytes = 0
@@ -106,6 +108,7 @@ class Log:
         self.tails: set[Follower] = set()
         self.open_files = SharedFiles(files)
         self._cached_end = CachedEnd(files)
+        self._padding = Padding(files)
 
     @classmethod
     def find(
@@ -187,6 +190,11 @@ class Log:
         if self.refusal == _UNREAD:
             raise LogWriteError(_UNREAD)
         return LogPosition(self._seq, self._position, self._offset)
+
+    @property
+    def offset(self) -> int:
+        """The replication offset of `end`, without its checks: each tick asks for it."""
+        return self._offset
 
     @property
     def size_bytes(self) -> int:
@@ -279,7 +287,8 @@ class Log:
             self.refusal = _UNCUT
             return
         if last.file.type is FileType.INCR and last.file.is_checksummed:
-            self._fd = self._files.open_append(last.path)
+            self._fd = self._files.open_update(last.path)
+            self._padding.begin_file(self._files.size(self._fd))
             self._rotate_at = self._segment_bytes
         else:
             # Annotations must cover a whole file, and here they do not: the first append begins a new file.
@@ -293,7 +302,7 @@ class Log:
         if torn is None or self.refusal != _UNCUT:
             return None
         last = self.home.parts()[-1]
-        fd = self._files.open_append(last.path)
+        fd = self._files.open_update(last.path)
         try:
             self._files.truncate(fd, torn.position)
             self._files.sync(fd)
@@ -318,22 +327,33 @@ class Log:
         # `encode_annotation`, without the call; a test compares the two.
         tail = b";len=%d;off=%d;t=%d\r\n" % (len(commands), offset, now_ms)
         annotation = b"#CK:crc32c=%08x%b" % (crc32c(tail, crc32c(commands)), tail)
-        size = len(commands) + len(annotation)
+        position = self._position
+        end = position + len(commands) + len(annotation)
         try:
-            if size < _JOINED_BYTES:
+            if end - position < _JOINED_BYTES:
                 data = commands + annotation
-                written = self._write(self._fd, data)
-                if written != size:
-                    write_all(self._files, self._fd, memoryview(data)[written:])
+                if end < self._padding.end:
+                    data = self._padding.closed(data, end)
+                written = self._write_at(self._fd, data, position)
+                if written != len(data):
+                    write_all_at(self._files, self._fd, memoryview(data)[written:], position + written)
             else:
-                write_all(self._files, self._fd, commands)
-                write_all(self._files, self._fd, annotation)
+                write_all_at(self._files, self._fd, commands, position)
+                write_all_at(self._files, self._fd, annotation, end - len(annotation))
         except OSError as error:
             raise self._cut_back(error) from error
-        self._before_last = (self._position, self._offset)
-        self._position += size
+        self._before_last = (position, self._offset)
+        self._position = end
         self._offset = offset
         return annotation
+
+    def pad(self) -> None:
+        """Have the next batches replace padding, if the last one was short.  Raises nothing.
+
+        For a log of which each batch is synced by itself.
+        """
+        if self._fd >= 0 and self._position - self._before_last[0] <= MAX_BATCH_BYTES:
+            self._padding.grow(self._fd, self._position)
 
     def append_verbatim(self, pieces: Iterable[bytes], offset: int) -> None:
         """Write whole batches of another log with our replication id as they are; `offset` is the one after them.
@@ -342,15 +362,16 @@ class Log:
         """
         if self.refusal is not None or self._fd < 0 or self._ids_are_unlisted:
             self._require_writable()
-        size = 0
+        end = self._position
         try:
+            self._cut_padding()
             for data in pieces:
-                write_all(self._files, self._fd, data)
-                size += len(data)
+                write_all_at(self._files, self._fd, data, end)
+                end += len(data)
         except (OSError, MemoryError) as error:
             raise self._cut_back(error) from error
         self._before_last = (self._position, self._offset)
-        self._position += size
+        self._position = end
         self._offset = offset
 
     def write_preface(self, select: bytes, now_ms: int) -> None:
@@ -374,7 +395,7 @@ class Log:
 
     def _cut_back(self, error: OSError | MemoryError) -> LogWriteError:
         try:
-            self._files.truncate(self._fd, self._position)
+            self._truncate()
         except OSError as second:
             return self._break(f"writing the log failed ({error}), and so did cutting it back ({second})")
         return LogWriteError(f"writing the log failed: {error}")
@@ -392,24 +413,35 @@ class Log:
         """
         self._position, self._offset = self._before_last
         try:
-            self._files.truncate(self._fd, self._position)
+            self._truncate()
             self._files.sync(self._fd)
         except OSError:
             return False
         return True
+
+    def _truncate(self) -> None:
+        """Have the file end with the last batch.  Raises OSError."""
+        self._files.truncate(self._fd, self._position)
+        self._is_cut = True
+        self._padding.begin_file()
+
+    def _cut_padding(self) -> None:
+        if self._padding.end > self._position:
+            self._truncate()
 
     def sync(self) -> None:
         """Make everything appended durable.  Raises LogWriteError, and the log is broken then."""
         if self.refusal is not None:
             raise LogWriteError(self.refusal)
         position, offset = self._position, self._offset
-        if position == self._synced_position:
+        if position == self._synced_position and not self._is_cut:
             return
         try:
             self._files.sync(self._fd)
         except OSError as error:
             raise self._break(f"syncing the log failed: {error}") from error
         self._synced_position, self.synced_offset = position, offset
+        self._is_cut = False
 
     def sync_bytes(self, unsynced: Unsynced) -> None:
         """Make `unsynced` durable, in any thread, while more is appended; no file may be begun meanwhile.
@@ -451,6 +483,10 @@ class Log:
 
         Raises LogWriteError; the log continues in the current file, unless it is broken.
         """
+        try:
+            self._cut_padding()
+        except OSError as error:
+            raise LogWriteError(f"the padding of the log could not be cut off: {error}") from error
         self.sync()
         try:
             self._begin_file()
@@ -470,8 +506,10 @@ class Log:
         self._closed_bytes += self._position
         self._seq = file.seq
         self._position = self._synced_position = 0
+        self._is_cut = False
         self._rotate_at = self._segment_bytes
         self._cached_end.begin_file()
+        self._padding.begin_file()
 
     # -- the manifest --------------------------------------------------------------------------------------------------
 
@@ -572,6 +610,9 @@ class Log:
     def close(self) -> None:
         """Close the files.  Syncs nothing, so a failure to close loses nothing."""
         if self._fd >= 0:
+            with contextlib.suppress(OSError):
+                if not self.broken:
+                    self._cut_padding()
             with contextlib.suppress(OSError):
                 self._files.close(self._fd)
             self._fd = -1

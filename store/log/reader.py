@@ -33,6 +33,7 @@ from riverbed.store.log.files.batch import Batch, LogPart
 from riverbed.store.log.files.plain import PLAIN_BATCH_COMMANDS
 from riverbed.store.log.files.reader import read_part
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
+from riverbed.store.log.padding import end_of_batches
 from riverbed.store.position import LogPosition
 
 __all__ = ["Batch", "LogPart", "LogReader", "TornTail", "list_parts"]
@@ -114,6 +115,8 @@ def part_of(directory: Path, file: LogFile, files: Files, *, is_last: bool) -> L
             if not (is_small_base and is_empty_rdb(files.read_at(fd, size, 0))):
                 raise _unreadable_rdb(path)
             size = 0  # nothing to be executed
+        elif file.type is not FileType.BASE and file.is_checksummed:
+            size = end_of_batches(files, fd, size)
     finally:
         files.close(fd)
     if file.size is not None and size != file.size:

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final
 
+from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
 from riverbed.store.log.reader import LogPart
 from riverbed.store.position import LogPosition
@@ -53,10 +54,8 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
 
 def _write_again(source: int, target: int, start: int, end: int, files: Files) -> None:
     while start < end:
-        data = memoryview(files.read_at(source, min(_CHUNK_BYTES, end - start), start))
+        data = files.read_at(source, min(_CHUNK_BYTES, end - start), start)
         if not data:
             return  # the file became shorter: the reader decides what that means
-        while data:
-            written = files.write_at(target, data, start)
-            start += written
-            data = data[written:]
+        write_all_at(files, target, data, start)
+        start += len(data)

@@ -143,7 +143,7 @@ class LogTail:
         if self._fd < 0:
             self._file, self._fd = self._open(number)
         end = self._log.end
-        return end.position if number == end.file_seq else self._files.size(self._fd)
+        return end.position if number == end.file_seq else _size(self._files, self._fd, self._file)
 
     def _open(self, number: int) -> tuple[LogFile, int]:
         held = self._held.pop(number, None)
@@ -325,7 +325,7 @@ class LogSearch:
         path = self._log.home.path / file.name
         fd = self._files.open_read(path)
         try:
-            size = end.position if file.seq == end.file_seq else self._files.size(fd)
+            size = end.position if file.seq == end.file_seq else _size(self._files, fd, file)
             reader = read_part(self._files, fd, LogPart(path, file, size, is_last=False))
             reader.begin(start)
             for batch in reader.batches():
@@ -335,3 +335,8 @@ class LogSearch:
                 raise CorruptionError(str(path), reader.place.position, reader.unsound)
         finally:
             self._files.close_deleted(fd)
+
+
+def _size(files: Files, fd: int, file: LogFile | None) -> int:
+    """Of a file that is closed: the manifest says it, but not in the copy of its line that is older than its end."""
+    return files.size(fd) if file is None or file.size is None else file.size

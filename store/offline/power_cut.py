@@ -39,7 +39,7 @@ def _sync_log(places: Places, files: Files) -> None:
     """Make all of the log durable, as far as the manifest names it.  Raises OSError."""
     with contextlib.suppress(CorruptionError):  # a manifest that cannot be read; the check finds it as well
         for part in LogHome.find(places.home, files).parts():
-            fd = files.open_append(part.path)
+            fd = files.open_update(part.path)
             try:
                 files.sync(fd)
             finally:

@@ -175,7 +175,7 @@ class Repair:
     def _cut(self, torn: TornTail) -> Action:
         path = Path(torn.file)
         kept = self._keep_tail(path, torn)
-        fd = self._files.open_append(path)
+        fd = self._files.open_update(path)
         try:
             self._files.truncate(fd, torn.position)
             self._files.sync(fd)

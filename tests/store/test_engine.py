@@ -48,7 +48,7 @@ from riverbed.store.tables.environment import Tables
 from tests.store.conftest import OpenStore
 from tests.support.in_process import HandClock
 from tests.support.read_log import logged_batches
-from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.faulty_files import BEYOND_PADDING, FaultyFiles
 from tests.support.store.stores import Store, dump_database, sid, text_of
 
 
@@ -704,7 +704,7 @@ def test_a_full_disk_undoes_the_tick_and_writing_goes_on_when_there_is_room(faul
     faulty.commit()
     expected = faulty.dump()
     files_of(faulty).free = room
-    faulty.add(b"a", "950-0")
+    faulty.add(b"a", "950-0", words=(b"f", b"v" * BEYOND_PADDING))
     faulty.db.flush()
     with pytest.raises(LogWriteError, match="No space left"):
         faulty.commit()

@@ -42,7 +42,7 @@ _OPERATIONS = (
     *("write", "rename", "create", "truncate", "close", "open", "unlink", "read_at"),
     *("sync", "sync", "sync", "sync_directory", "sync_directory"),
 )
-_AT_A_START = ("write_at", "sync", "sync_directory", "open", "read_at", "create", "rename", "write")
+_AT_A_START = ("write", "sync", "sync_directory", "open", "read_at", "create", "rename", "write")
 
 Batch = tuple[str, ...]
 

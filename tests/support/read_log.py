@@ -24,6 +24,12 @@ def logged_batches(directory: Path) -> list[list[bytes]]:
     return [[b" ".join(words) for words in batch.commands] for batch in reader.batches(None, None)]
 
 
+def unpadded(data: bytes) -> bytes:
+    """The bytes of a file of the log without the lines of `#` behind its last batch."""
+    batches = data.rstrip(b"#\n")
+    return batches + b"\n" if batches else b""
+
+
 class LogTail:
     """What the log of a running server has got since the last look.  SELECT is left out."""
 

@@ -51,16 +51,16 @@ def test_nothing_acknowledged_is_lost_on_a_disk_that_fills_up(tmp_path: Path) ->
 def test_a_call_fails_as_often_as_it_is_asked_to(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
-    calls = FailingCalls(failing_calls.build(tmp_path), tmp_path / "calls", directory)
+    calls = FailingCalls(failing_calls.build(tmp_path), tmp_path / "calls", directory / "appendonlydir")
     server = RiverbedServer(directory, tmp_path / "logs", {"appendfsync": "always"})
     server.environment = calls.environment
     with server, server.client() as client:
-        calls.fail("write", SHORT, times=1)
+        calls.fail("pwrite", SHORT, times=1)
         assert client.ask("XADD", "s", "1-1", "f", "v").startswith(b"$")  # the rest was written by another call
-        calls.fail("write", errno.ENOSPC, after=1, times=1)
+        calls.fail("pwrite", errno.ENOSPC, after=1, times=1)
         assert [client.ask("XADD", "s", f"{number}-1", "f", "v")[:1] for number in (2, 3)] == [b"$", b"-"]
         until(lambda: client.ask("XADD", "s", "*", "f", "v").startswith(b"$"), "a write after the fault")
-        assert calls.failed() == {"write": 2}
+        assert calls.failed() == {"pwrite": 2}
         assert server.stop() == 0
 
 

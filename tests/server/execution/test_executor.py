@@ -26,6 +26,7 @@ from tests.support.in_process import HandClock, PassingClock
 from tests.support.raw import Node, encode, parse
 from tests.support.read_log import LogTail, logged_batches
 from tests.support.servers import RiverbedServer
+from tests.support.store.faulty_files import BEYOND_PADDING
 from tests.support.ticks import Client, Files, Ticks, in_loop
 
 OK = b"+OK\r\n"
@@ -34,6 +35,7 @@ LOG_FAILED = (
     b"-MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are refused until a "
     b"restart; reads go on.\r\n"
 )
+LONG_VALUE = "v" * BEYOND_PADDING
 DISK_FULL = b"-MISCONF The disk is full. Writes are refused until there is space again; reads go on.\r\n"
 
 
@@ -307,7 +309,7 @@ def test_a_full_disk_undoes_the_tick_and_writes_return_with_space(tmp_path: Path
         client = ticks.connect()
         await ticks.ask(client, "XADD s 1-1 f v")
         ticks.files.free = 50  # a short write, then ENOSPC
-        assert await ticks.ask(client, "XADD s 1-2 f v", "XLEN s") == [DISK_FULL, DISK_FULL]
+        assert await ticks.ask(client, f"XADD s 1-2 f {LONG_VALUE}", "XLEN s") == [DISK_FULL, DISK_FULL]
         assert await ticks.ask(client, "XLEN s", "XADD s 1-3 f v") == [b":1\r\n", DISK_FULL]
         (info,) = await ticks.ask(client, "INFO persistence")
         assert b"aof_last_write_status:err\r\n" in info
@@ -536,7 +538,7 @@ def test_what_is_undone_takes_its_changes_back(tmp_path: Path, monkeypatch: pyte
         broken.is_on = False
         # a tick, then the one after it
         ticks.files.free = 50
-        assert await ticks.ask(client, "XADD s 4-1 f v", "XDEL s 2-1 2-2") == [DISK_FULL, DISK_FULL]
+        assert await ticks.ask(client, f"XADD s 4-1 f {LONG_VALUE}", "XDEL s 2-1 2-2") == [DISK_FULL, DISK_FULL]
         assert changes() == 19
         ticks.files.free = None
         ticks.engine.check_space()

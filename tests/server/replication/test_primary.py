@@ -27,8 +27,8 @@ def test_a_question_that_was_undone_is_asked_again_and_once(tmp_path: Path) -> N
         writer, replica, other = ticks.connect(), ticks.connect(), ticks.connect()
         await ticks.ask(replica, "REPLCONF capa psync2", "PSYNC ? -1")
         writer.send("XADD s 1-1 f v", "WAIT 1 0")
-        # the tick behind the write fails, which is the one that asks
-        ticks.files.fail("write", errno.ENOSPC, after=1)
+        # the tick behind the write and its padding fails, which is the one that asks
+        ticks.files.fail("write", errno.ENOSPC, after=2)
         await ticks.settle()
         assert writer.replies() == [b"$3\r\n1-1\r\n"]
         assert questions(ticks) == 0

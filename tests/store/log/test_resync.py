@@ -130,7 +130,7 @@ def test_a_start_that_cannot_write_again_what_it_found_does_not_start(tmp_path: 
     add(store, "1-0")
     fail_to_sync(store, files)
     killed(store)
-    for operation in ("write_at", "sync", "sync_directory"):
+    for operation in ("write", "sync", "sync_directory"):
         files.fail(operation, errno.EIO)
         with pytest.raises(OSError, match="Input/output error"):
             store.open()

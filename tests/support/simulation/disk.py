@@ -303,10 +303,6 @@ class _Files(OsFiles):
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def open_append(self, path: Path, /) -> int:
-        self._disk.step("open")
-        return self._disk.opened(super().open_append(path), is_new=False)
-
     def create(self, path: Path, /) -> int:
         disk = self._disk
         disk.step("create")
@@ -336,20 +332,17 @@ class _Files(OsFiles):
         self.close(fd)  # in no other thread: a simulation has one
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:  # type: ignore[override]
+        return self.write_at(fd, data, os.fstat(fd).st_size)
+
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:  # type: ignore[override]
         disk = self._disk
         disk.step("write")
         if disk.free is not None:
-            if disk.free <= 0:
+            over = max(min(len(data), os.fstat(fd).st_size - position), 0)
+            if disk.free <= 0 and not over:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            data = data[: disk.free]
-            disk.free -= len(data)
-        at = os.fstat(fd).st_size
-        size = os.write(fd, data)
-        self._note(fd, at, bytes(data[:size]))
-        return size
-
-    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:  # type: ignore[override]
-        self._disk.step("write")
+            data = data[: over + max(disk.free, 0)]
+            disk.free -= len(data) - over
         size = os.pwrite(fd, data, position)
         self._note(fd, position, bytes(data[:size]))
         return size

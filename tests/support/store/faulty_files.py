@@ -22,6 +22,8 @@ import os
 from pathlib import Path
 
 TOTAL_BYTES = 1 << 40
+# A batch of as much meets a full disk also where the log was padded before.
+BEYOND_PADDING = 1 << 19
 
 
 class Inode:
@@ -41,6 +43,17 @@ class Inode:
             disk[start:end] = self.data[start : min(end, size)].ljust(max(min(end, size) - start, 0), b"\0")
         self.durable = bytes(disk)
         self._dirty.clear()
+
+    def after_crash(self, kept: int) -> bytes:
+        """What is durable, and the first `kept` bytes of what was written since."""
+        disk = bytearray(self.durable)
+        for start, end in self._dirty:
+            end = min(end, start + kept, len(self.data))
+            if start > len(disk) or start >= end:
+                break
+            disk[start:end] = self.data[start:end]
+            kept -= end - start
+        return bytes(disk)
 
     def copy(self) -> Inode:
         other = Inode()
@@ -78,8 +91,7 @@ class FaultyFiles:
         after._directories = set(self._directories)
         for path, inode in (self._names if names else self._durable_names).items():
             copy = after._names[path] = after._durable_names[path] = Inode()
-            appended = bytes(inode.data[len(inode.durable) :]) if inode.data.startswith(inode.durable) else b""
-            copy.durable = inode.durable + appended[:kept]
+            copy.durable = inode.after_crash(kept)
             copy.data = bytearray(copy.durable)
         return after
 
@@ -126,10 +138,6 @@ class FaultyFiles:
 
     # -- Files ---------------------------------------------------------------------------------------------------------
 
-    def open_append(self, path: Path, /) -> int:
-        self._step("open")
-        return self._descriptor(self._inode(path), writes=True)
-
     def create(self, path: Path, /) -> int:
         self._step("create")
         if path.parent not in self._directories:
@@ -157,24 +165,19 @@ class FaultyFiles:
         self.close(fd)
 
     def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        self._step("write")
-        inode = self._written(fd)
-        size = len(data)
-        if self.write_limit is not None:
-            size = min(size, self.write_limit)
-        if self.free is not None:
-            if self.free == 0 and size:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            size = min(size, self.free)
-            self.free -= size
-        inode.write(data[:size], len(inode.data))
-        return size
+        return self.write_at(fd, data, len(self._written(fd).data))
 
     def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
-        self._step("write_at")
+        self._step("write")
         inode = self._written(fd)
+        assert position <= len(inode.data), "a file has no holes"
         size = len(data) if self.write_limit is None else min(len(data), self.write_limit)
-        assert position + size <= len(inode.data), "only what is there is written again"
+        over = min(size, len(inode.data) - position)
+        if self.free is not None:
+            if self.free == 0 and size and not over:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            size = min(size, over + self.free)
+            self.free -= size - over
         inode.write(data[:size], position)
         return size
 

@@ -26,6 +26,7 @@ from tests.server.background.integrity.test_repairs import (
     require_whole,
     with_damage,
 )
+from tests.support.read_log import unpadded
 from tests.support.replicas import fill, follow, info, until_level
 from tests.support.servers import RiverbedServer, StartError
 from tests.support.store.stores import Store, sid
@@ -107,7 +108,7 @@ def test_a_start_with_a_damaged_log_as_well_changes_nothing(start_riverbed: Star
     (log,) = (server.directory / LOG_DIRECTORY).glob("*.incr.aof")
     sound = log.read_bytes()
     data = bytearray(sound)
-    data[len(data) // 3] ^= 1
+    data[len(unpadded(sound)) // 3] ^= 1
     log.write_bytes(data)
     before = files_of(server.directory)
     with pytest.raises(StartError, match="damaged data: "):

@@ -14,6 +14,7 @@ from riverbed.server.background.integrity.scrub import log_walks
 from riverbed.server.background.worker import DamageMetError, WorkerError
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
+from tests.support.read_log import unpadded
 from tests.support.ticks import Ticks, in_loop
 
 
@@ -125,7 +126,7 @@ def damage_log(ticks: Ticks) -> str:
     """Write something, and make its bytes in the log wrong; -> the file's name."""
     (path,) = [path for path in ticks.files.paths() if ".incr." in path.name]
     data = ticks.files.data(path)
-    data[len(data) // 2] ^= 1
+    data[len(unpadded(bytes(data))) // 2] ^= 1
     return path.name
 
 

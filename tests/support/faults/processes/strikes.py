@@ -44,8 +44,8 @@ ERRORS: Final = {
 # Programs repeat these calls until they succeed, so some must.
 _REPEATED: Final = (errno.EINTR, errno.EAGAIN, SHORT)
 # Where most can go wrong.
-_WEIGHTS: Final = {"write": 12, "pwrite": 4, "writev": 3, "fsync": 2, "fdatasync": 8, "receive": 3, "send": 3}
-_MAX_AFTER: Final = {"write": 15, "pwrite": 4, "fsync": 4, "fdatasync": 15, "receive": 30, "send": 30}
+_WEIGHTS: Final = {"write": 4, "pwrite": 12, "writev": 3, "fsync": 2, "fdatasync": 8, "receive": 3, "send": 3}
+_MAX_AFTER: Final = {"write": 4, "pwrite": 15, "fsync": 4, "fdatasync": 15, "receive": 30, "send": 30}
 _LONG_VALUE: Final = b"x" * (2 << 20)
 # Commands that start a child each, or have the server write much.
 _CHILDREN: Final[tuple[tuple[str, ...], ...]] = (
