@@ -39,7 +39,7 @@ from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log.home import Base, LogHome
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, ReplacedError
-from riverbed.store.log.padding import MAX_BATCH_BYTES, Padding
+from riverbed.store.log.padding import Padding
 from riverbed.store.log.reader import Batch, LogPart, LogReader, TornTail
 from riverbed.store.log.resync import make_durable
 from riverbed.store.position import LogPosition
@@ -348,12 +348,9 @@ class Log:
         return annotation
 
     def pad(self) -> None:
-        """Have the next batches replace padding, if the last one was short.  Raises nothing.
-
-        For a log of which each batch is synced by itself.
-        """
-        if self._fd >= 0 and self._position - self._before_last[0] <= MAX_BATCH_BYTES:
-            self._padding.grow(self._fd, self._position)
+        """Have batches like the last one replace padding, in a log that is synced with each.  Raises nothing."""
+        if self._fd >= 0:
+            self._padding.grow(self._fd, self._position, self._position - self._before_last[0])
 
     def append_verbatim(self, pieces: Iterable[bytes], offset: int) -> None:
         """Write whole batches of another log with our replication id as they are; `offset` is the one after them.

@@ -15,7 +15,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.padding import LINE_BYTES, MAX_BATCH_BYTES, STEP_BYTES, end_of_batches, padding
+from riverbed.store.log.padding import LINE_BYTES, MAX_BATCH_BYTES, MAX_BYTES, MIN_BYTES, end_of_batches, padding
 from riverbed.store.log.tail import LogTail
 from tests.conftest import StartRedis
 from tests.support.read_log import unpadded
@@ -70,15 +70,15 @@ def assert_comments(rest: bytes) -> None:
 def test_the_next_batches_replace_padding_and_leave_the_length_of_the_file() -> None:
     files, log = padded(b"a")
     size = len(files.data(FIRST))
-    assert MAX_BATCH_BYTES + STEP_BYTES - LINE_BYTES < size <= MAX_BATCH_BYTES + STEP_BYTES + log.end.position
+    assert MIN_BYTES - LINE_BYTES < size <= MIN_BYTES + 3 * log.end.position
     count = 1
-    while log.end.position < STEP_BYTES - 2000:
+    while log.end.position < MIN_BYTES - 4000:
         count += 1
         put(log, count, b"v" * 1000)
         assert len(files.data(FIRST)) == size
         assert log.size_bytes == log.end.position
     put(log, count + 1, b"v" * 4000)
-    assert len(files.data(FIRST)) > size
+    assert len(files.data(FIRST)) > size + MIN_BYTES // 2
     assert_comments(rest_of(files, log))
     assert len(reopened(files)[1]) == count + 1
 
@@ -97,7 +97,12 @@ def test_a_batch_may_end_at_any_place_of_a_line() -> None:
     assert len(found) == LINE_BYTES + 4
 
 
-@given(st.lists(st.integers(0, 3000) | st.sampled_from([MAX_BATCH_BYTES, STEP_BYTES, 400_000]), max_size=30))
+@given(
+    st.lists(
+        st.integers(0, 3000) | st.sampled_from([20_000, MAX_BATCH_BYTES - 200, MAX_BATCH_BYTES, 2 * MAX_BYTES]),
+        max_size=30,
+    )
+)
 @settings(max_examples=60, deadline=None)
 def test_batches_of_any_lengths_are_read_back(lengths: list[int]) -> None:
     values = [b"#" * length for length in lengths]
@@ -115,6 +120,12 @@ def test_padding_is_lines_from_anywhere_to_the_beginning_of_a_line(start: int, l
     end = (start // LINE_BYTES + 1 + lines) * LINE_BYTES
     assert len(padding(start, end)) == end - start
     assert_comments(padding(start, end))
+
+
+@pytest.mark.parametrize(("length", "least"), [(100, MIN_BYTES), (30_000, 480_000), (MAX_BATCH_BYTES - 200, MAX_BYTES)])
+def test_longer_batches_are_followed_by_more_padding(length: int, least: int) -> None:
+    files, log = padded(b"v" * length)
+    assert least <= len(rest_of(files, log)) <= 2 * MAX_BYTES
 
 
 def test_a_long_batch_is_followed_by_no_padding() -> None:
@@ -138,7 +149,7 @@ def test_only_what_padding_may_be_is_taken_for_it() -> None:
         (b"batch\r\n" + b"#" * 504 + b"\n" + b"#" * 511 + b"\n", 7),
         (b"x" * 509 + b"\r\n#\n", 511),
         (b"#" * 511 + b"\n", 0),
-        (b"x\r\n" + b"#" * ((2 << 20) - 4) + b"\n", 2 << 20),
+        (b"x\r\n" + b"#" * ((4 << 20) - 4) + b"\n", 4 << 20),
     ):
         files.put(FIRST, data)
         fd = files.open_read(FIRST)
@@ -203,7 +214,7 @@ def test_a_disk_that_refuses_padding_takes_batches() -> None:
         put(log, number)
     assert files.operations.count("write") == 18  # and no other try so soon
     assert rest_of(files, log) == b""
-    put(log, 20, b"v" * STEP_BYTES)
+    put(log, 20, b"v" * MIN_BYTES)
     put(log, 21)
     assert_comments(rest_of(files, log))
     assert len(reopened(files)[1]) == 21

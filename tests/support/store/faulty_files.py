@@ -23,7 +23,7 @@ from pathlib import Path
 
 TOTAL_BYTES = 1 << 40
 # A batch of as much meets a full disk also where the log was padded before.
-BEYOND_PADDING = 1 << 19
+BEYOND_PADDING = 2 << 20
 
 
 class Inode:
