@@ -331,15 +331,15 @@ class Log:
         end = position + len(commands) + len(annotation)
         try:
             if end - position < _JOINED_BYTES:
-                data = commands + annotation
-                if end < self._padding.end:
-                    data = self._padding.closed(data, end)
-                written = self._write_at(self._fd, data, position)
-                if written != len(data):
-                    write_all_at(self._files, self._fd, memoryview(data)[written:], position + written)
+                data, start = commands + annotation, position
             else:
                 write_all_at(self._files, self._fd, commands, position)
-                write_all_at(self._files, self._fd, annotation, end - len(annotation))
+                data, start = annotation, position + len(commands)
+            if end < self._padding.end:
+                data = self._padding.closed(data, end)
+            written = self._write_at(self._fd, data, start)
+            if written != len(data):
+                write_all_at(self._files, self._fd, memoryview(data)[written:], start + written)
         except OSError as error:
             raise self._cut_back(error) from error
         self._before_last = (position, self._offset)

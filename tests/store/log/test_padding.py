@@ -44,10 +44,10 @@ def rest_of(files: FaultyFiles, log: Log) -> bytes:
     return bytes(files.data(FIRST)[log.end.position :])
 
 
-def ending_at(log: Log, head: int) -> bytes:
-    """A value with which batch 2 ends `head` bytes behind the beginning of a line."""
+def ending_at(log: Log, head: int, least: int = 0) -> bytes:
+    """A value of `least` bytes or more with which batch 2 ends `head` bytes behind the beginning of a line."""
     _, position, offset = log.end
-    for length in range(2 * LINE_BYTES):
+    for length in range(least, least + 2 * LINE_BYTES):
         command = encode_command(SELECT) + encode_command(xadd(2, b"v" * length))
         batch = command + encode_annotation(command, offset + len(command), 1_700_000_000_000)
         if (position + len(batch)) % LINE_BYTES == head:
@@ -95,6 +95,17 @@ def test_a_batch_may_end_at_any_place_of_a_line() -> None:
     again, found = reopened(files)
     assert (again.end, again.torn_tail) == (log.end, None)
     assert len(found) == LINE_BYTES + 4
+
+
+def test_a_batch_too_long_to_be_copied_may_end_at_any_place_of_a_line() -> None:
+    for head in (0, 1, 300, LINE_BYTES - 2, LINE_BYTES - 1):
+        files, log = padded(b"v" * (200 << 10))
+        size = len(files.data(FIRST))
+        append(log, [SELECT, xadd(2, ending_at(log, head, 1 << 20))])
+        assert log.end.position % LINE_BYTES == head
+        assert log.end.position < size == len(files.data(FIRST))
+        assert_comments(rest_of(files, log))
+        assert len(reopened(files)[1]) == 2
 
 
 @given(
