@@ -13,7 +13,7 @@ This module knows rows and numbers.  Names, counters and the log are in `group.p
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
@@ -241,12 +241,13 @@ class Pel(Insertions):
                 self._change_begins()
                 by_owner[owner_no] = by_owner.get(owner_no, 0) + size
                 at += size
-        for run in self._take_whole(packed_ids[at:]) if at < len(packed_ids) else ():
-            by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + len(run)
-            at += len(run)
+        if at < len(packed_ids):
+            at = self._remove_runs(packed_ids, at, by_owner)
         removed = packed_ids[:at]
+        changed = young.changed
         for packed in packed_ids[at:]:
-            standing = self.standing(packed)
+            # `standing`, where all that is young is known to lie above
+            standing = changed[packed] if packed in changed else self._standing_in_tables(packed)
             if standing is not None:
                 self._change_begins()
                 self._change(packed, None)
@@ -254,25 +255,28 @@ class Pel(Insertions):
                 by_owner[standing[0]] = by_owner.get(standing[0], 0) + 1
         return removed, by_owner
 
-    def _take_whole(self, packed_ids: list[bytes]) -> Iterator[Run]:
-        """Remove the runs that `packed_ids` begins with, whole: entries acknowledged together mostly came together."""
+    def _remove_runs(self, packed_ids: list[bytes], at: int, by_owner: dict[int, int]) -> int:
+        """Remove the runs that `packed_ids` has from `at` on, whole, and count them in `by_owner`; -> where they end.
+
+        Entries that are acknowledged together mostly came together.
+        """
         young = self._young
-        if not young.changed.keys().isdisjoint(packed_ids):
-            return
-        if not young.is_above(packed_ids):
+        if young.batches and not young.is_above(packed_ids):
             self.write_young()
-        at, total = 0, len(packed_ids)
+        total = len(packed_ids)
         while at < total:
             run = self._run_of(packed_ids[at], total - at)
             if run is None:
-                return
+                break
             size = len(run)
-            if b"".join(packed_ids[at : at + size]) != run.packed:
-                return
+            asked = packed_ids[at : at + size]
+            if b"".join(asked) != run.packed or not young.changed.keys().isdisjoint(asked):
+                break
             at += size
             self._change_begins()
             self._replace([run], [])
-            yield run
+            by_owner[run.consumer_no] = by_owner.get(run.consumer_no, 0) + size
+        return at
 
     def give(self, counts: Mapping[bytes, int], consumer_no: int, time_ms: int) -> dict[int | None, int]:
         """Deliver entries to a consumer at `time_ms`, in the order of `counts`, which has delivery counts by packed ID.
