@@ -37,6 +37,7 @@ from benchmarks import (
     sparkwrite,
     stalls,
     starting,
+    syncs,
     tls,
     words,
 )
@@ -55,6 +56,7 @@ QUESTIONS: dict[str, Callable[[Rig], Answer]] = {
     "disk": disk.answer,
     "stalls": stalls.answer,
     "slowdisk": slowdisk.answer,
+    "syncs": syncs.answer,
     "snapshot": snapshot.answer,
     "compact": compact.answer,
     "check": check.answer,
