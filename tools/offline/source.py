@@ -142,7 +142,7 @@ def _alone(path: Path, files: HeldFiles) -> Source:
             f"name the directory with all of them"
         )
     ours = LogFile(path.name, 1, FileType.INCR, start_offset=0, is_checksummed=True)
-    return Source(str(path), [LogPart(path, ours, part.size, is_last=True)], None, files)
+    return Source(str(path), list_parts(path.parent, Manifest(incrs=(ours,)), files), None, files)
 
 
 def _begins_at(path: Path) -> tuple[int, int] | None:

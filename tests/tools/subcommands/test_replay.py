@@ -19,6 +19,7 @@ from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.log import manifest
 from riverbed.store.log.files import batch
+from riverbed.store.log.padding import MIN_BYTES, padding
 from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.rebuild import rebuild
@@ -136,6 +137,19 @@ def test_source_is_any_place_that_says_where_the_log_is(log: Path, tmp_path: Pat
     assert (report["entries"], report["commands"], report["copied"]) == (10, 11, True)
     assert file_of(tmp_path / "new").read_bytes() == file_of(log).read_bytes()
     assert opened(tmp_path / "new", 0) == opened(log, 0)
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_log_that_a_killed_server_has_left_is_copied_without_its_padding(
+    log: Path, tmp_path: Path, *, is_alone: bool
+) -> None:
+    data = file_of(log).read_bytes()
+    source = tmp_path / "alone.incr.aof" if is_alone else log
+    (source if is_alone else file_of(log)).write_bytes(data + padding(len(data), MIN_BYTES))
+    done = run("replay", source, tmp_path / "new")
+    assert done.exit_code == 0, done.stderr
+    assert "whole batch" not in done.stderr  # no torn tail
+    assert file_of(tmp_path / "new").read_bytes() == data
 
 
 def test_a_log_of_ours_under_other_names_becomes_one_under_ours(log: Path, tmp_path: Path) -> None:
