@@ -21,7 +21,7 @@ from riverbed.store.disk.removal import close_file
 class Files(Protocol):
     """What the log and the manifest do to files.  Every method raises OSError and retries nothing.
 
-    Descriptors are plain numbers: one tick of the server is one `write` and one `sync`, and an object around the
+    Descriptors are plain numbers: one tick of the server is one `write_at` and one `sync`, and an object around the
     descriptor would cost a Python call on each.
     """
 
@@ -108,7 +108,7 @@ def _read_at(fd: int, size: int, position: int, /) -> bytes:
 
 
 class OsFiles:
-    """`Files` on the operating system.  `write` is `os.write` itself: no Python frame on the hot path.
+    """`Files` on the operating system.  `write_at` is `os.pwrite` itself: no Python frame on the hot path.
 
     Opens only files.  Raises UnsafeFileError, an OSError, for links, pipes and devices.
     """

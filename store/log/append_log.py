@@ -336,7 +336,7 @@ class Log:
                 write_all_at(self._files, self._fd, commands, position)
                 data, start = annotation, position + len(commands)
             if end < self._padding.end:
-                data = self._padding.closed(data, end)
+                data += self._padding.behind(end)
             written = self._write_at(self._fd, data, start)
             if written != len(data):
                 write_all_at(self._files, self._fd, memoryview(data)[written:], start + written)
@@ -361,10 +361,10 @@ class Log:
             self._require_writable()
         end = self._position
         try:
-            self._cut_padding()
             for data in pieces:
                 write_all_at(self._files, self._fd, data, end)
                 end += len(data)
+            write_all_at(self._files, self._fd, self._padding.behind(end), end)
         except (OSError, MemoryError) as error:
             raise self._cut_back(error) from error
         self._before_last = (self._position, self._offset)

@@ -6,7 +6,7 @@
 A sync of a file that has grown makes its new length and its blocks durable as well, in the journal of the file system.
 A sync of bytes that replace others writes those alone: 87 us in place of 126 on the disk of `benchmarks/README.md`, and
 37 in place of 57 of the processor's time.  A disk without a cache that survives a power cut is flushed once in place of
-twice.  So where each reply waits for a sync, the file is 256 KB to 1.5 MB longer than the log.
+twice.  So where each reply waits for a sync, the file is up to 1.5 MB longer than the log.
 
 The padding is comment lines to every reader of the format, a Redis too, wherever a batch ends in it: line ends stand at
 fixed places of the file, and where a batch would end directly before one, `#` and another line end take its place.  So
@@ -15,7 +15,6 @@ a line never exceeds what a Redis reads, and a Redis that appends to the file be
 
 from __future__ import annotations
 
-import contextlib
 from typing import Final
 
 from riverbed.store.disk.durable_file import write_all_at
@@ -66,7 +65,7 @@ class Padding:
     """The padding of the file that is appended to."""
 
     def __init__(self, files: Files) -> None:
-        self.end = 0  # of the file, if it has padding
+        self.end = 0  # of the file, where it may be behind the last batch
         self._files = files
         self._refused_until = 0
 
@@ -75,12 +74,12 @@ class Padding:
         self.end = size
         self._refused_until = 0
 
-    def closed(self, batch: bytes, end: int) -> bytes:
-        """`batch`, which ends at byte `end` within the padding, with what keeps the line behind it whole."""
-        if end % LINE_BYTES != LINE_BYTES - 1:
-            return batch
+    def behind(self, end: int) -> bytes:
+        """What is written with a batch that ends at byte `end`, where the rest of the padding would begin with LF."""
+        if end >= self.end or end % LINE_BYTES != LINE_BYTES - 1:
+            return b""
         self.end = max(self.end, end + len(SHORT_LINE))
-        return batch + SHORT_LINE
+        return SHORT_LINE
 
     def grow(self, fd: int, position: int, size: int) -> None:
         """See that the next batches of `size` bytes, from `position` on, replace padding.
@@ -96,7 +95,10 @@ class Padding:
             write_all_at(self._files, fd, padding(start, end), start)
         except OSError:
             self._refused_until = position + MIN_BYTES
-            with contextlib.suppress(OSError):
+            try:
                 self._files.truncate(fd, start)
+            except OSError:
+                # some of it may be there, and is cut off later; none is put behind what may be missing
+                self._refused_until = self.end = end
         else:
             self.end = end

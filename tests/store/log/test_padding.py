@@ -44,15 +44,27 @@ def rest_of(files: FaultyFiles, log: Log) -> bytes:
     return bytes(files.data(FIRST)[log.end.position :])
 
 
+def batch_of(log: Log, value: bytes) -> bytes:
+    """Batch 2, as `append` writes it."""
+    commands = encode_command(SELECT) + encode_command(xadd(2, value))
+    return commands + encode_annotation(commands, log.end.offset + len(commands), 1_700_000_000_000)
+
+
 def ending_at(log: Log, head: int, least: int = 0) -> bytes:
     """A value of `least` bytes or more with which batch 2 ends `head` bytes behind the beginning of a line."""
-    _, position, offset = log.end
     for length in range(least, least + 2 * LINE_BYTES):
-        command = encode_command(SELECT) + encode_command(xadd(2, b"v" * length))
-        batch = command + encode_annotation(command, offset + len(command), 1_700_000_000_000)
-        if (position + len(batch)) % LINE_BYTES == head:
+        if (log.end.position + len(batch_of(log, b"v" * length))) % LINE_BYTES == head:
             return b"v" * length
     raise AssertionError("some length fits")
+
+
+def put_verbatim(log: Log, value: bytes) -> None:
+    """Batch 2, in two pieces, as a replica gets it and commits it where each is synced."""
+    batch = batch_of(log, value)
+    offset = log.end.offset + batch.rfind(b"\n#CK") + 1
+    log.append_verbatim((batch[:20], batch[20:]), offset)
+    log.sync()
+    log.pad()
 
 
 def assert_comments(rest: bytes) -> None:
@@ -106,6 +118,21 @@ def test_a_batch_too_long_to_be_copied_may_end_at_any_place_of_a_line() -> None:
         assert log.end.position < size == len(files.data(FIRST))
         assert_comments(rest_of(files, log))
         assert len(reopened(files)[1]) == 2
+
+
+def test_batches_of_another_log_replace_padding_and_leave_the_length_of_the_file() -> None:
+    files, log = padded(b"a")
+    size = len(files.data(FIRST))
+    files.operations.clear()
+    for head in (0, 1, 300, LINE_BYTES - 2, LINE_BYTES - 1, LINE_BYTES - 1, 0):
+        put_verbatim(log, ending_at(log, head))
+        assert log.end.position % LINE_BYTES == head
+        assert len(files.data(FIRST)) == size
+        assert_comments(rest_of(files, log))
+    assert "truncate" not in files.operations
+    again, found = reopened(files)
+    assert (again.end, again.torn_tail) == (log.end, None)
+    assert len(found) == 8
 
 
 @given(
@@ -241,6 +268,36 @@ def test_a_disk_that_fills_up_within_padding_is_cut_back_to_the_batch() -> None:
     assert files.free == 1000
 
 
+def test_no_padding_is_put_behind_some_that_is_there_in_part() -> None:
+    files, log = padded()
+    append(log, [SELECT, xadd(1, b"v" * 100_000)])
+    log.sync()
+    files.free = 1000
+    files.fail("truncate", errno.EIO)
+    log.pad()
+    assert len(rest_of(files, log)) == 1000
+    files.free = None
+    for number in range(2, 12):
+        put(log, number, b"v" * 200_000)
+    assert_comments(rest_of(files, log))
+    assert len(reopened(files)[1]) == 11
+
+
+def test_a_file_ends_with_its_last_batch_where_padding_could_not_be_cut_off_at_once() -> None:
+    files, log = padded()
+    append(log, [SELECT, xadd(1)])
+    log.sync()
+    files.free = 1000
+    files.fail("truncate", errno.EIO)
+    log.pad()
+    files.free = None
+    end = log.end.position
+    log.rotate()
+    assert len(files.data(FIRST)) == end
+    put(log, 2)
+    assert len(reopened(files)[1]) == 2
+
+
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_a_batch_that_fails_within_padding_is_cut_off(number: int) -> None:
     files, log = padded(b"a")
@@ -299,16 +356,6 @@ def test_a_log_that_is_broken_is_left_as_it_is() -> None:
         log.sync()
     log.close()
     assert len(files.data(FIRST)) == size
-
-
-def test_batches_of_another_log_end_the_padding() -> None:
-    files, log = padded(b"a")
-    command = encode_command(xadd(2))
-    log.append_verbatim(
-        (command + encode_annotation(command, log.end.offset + len(command), 1),), log.end.offset + len(command)
-    )
-    assert rest_of(files, log) == b""
-    assert len(reopened(files)[1]) == 2
 
 
 def test_a_closed_file_may_have_padding() -> None:
