@@ -200,6 +200,7 @@ class Compaction:
             shutil.rmtree(made)
             backlog = [] if report.has_new_id else self._backlog(plan)
             report.backlog_bytes = sum(file.size or 0 for file in backlog)
+            self._cut_padding({file.name for file in backlog})
             put_in_place(self._places, self._manifest, base, incr, replids, self._files, backlog=backlog)
         except BaseException:
             with contextlib.suppress(OSError, StoreError):
@@ -348,6 +349,19 @@ class Compaction:
                 kept.insert(0, replace(file.as_history(end), size=size))
                 end, left = file.start_offset, left - size
         return kept
+
+    def _cut_padding(self, kept: set[str]) -> None:
+        """Have the file that was appended to, if it is `kept`, be as long as the manifest will say.  Raises OSError."""
+        last = self._parts[-1]
+        if last.file.name not in kept:
+            return
+        fd = self._files.open_update(last.path)
+        try:
+            if self._files.size(fd) > last.size:
+                self._files.truncate(fd, last.size)
+                self._files.sync(fd)
+        finally:
+            self._files.close(fd)
 
     def _new_files(self, plan: Plan, size: BaseSize) -> tuple[LogFile, LogFile]:
         """The base and the incr that the manifest will list, under names that no file of the old log has."""

@@ -359,7 +359,7 @@ def test_a_log_that_is_broken_is_left_as_it_is() -> None:
 
 
 def test_a_closed_file_may_have_padding() -> None:
-    """As of a store that was killed, and then compacted offline."""
+    """As of a server that was killed, where a power cut then took the last cut of an offline compaction."""
     files, log = padded(b"a", b"b")
     before = bytes(files.data(FIRST))
     log.rotate()

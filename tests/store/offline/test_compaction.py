@@ -19,6 +19,7 @@ from riverbed.store.errors import LockedError, StoreError
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.manifest import Manifest
+from riverbed.store.log.padding import LINE_BYTES, padding
 from riverbed.store.offline import compaction as compaction_module
 from riverbed.store.offline.compaction import Compaction, Plan, Report
 from riverbed.store.offline.retention import NO_RETENTION, Retention
@@ -86,6 +87,22 @@ def test_the_end_of_the_log_is_kept_for_replicas(store: Store, monkeypatch: pyte
     compacted(store)
     assert first not in listed(store), "nothing was written to it"
     assert [file.name for file in manifest_of(store).backlog] == [closed[2].name, closed[3].name, kept[-1].name]
+
+
+def test_what_is_kept_of_the_log_of_a_killed_server_is_as_long_as_the_manifest_says(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.checkpoint()
+    last = manifest_of(store).incrs[-1].name
+    end = store.engine.log.end.position
+    store.kill()
+    path = store.directory / LOG_DIRECTORY / last
+    with path.open("ab") as file:
+        file.write(padding(end, 8 * LINE_BYTES))
+    with Compaction(store.directory, Replayer().execute, now_ms=1) as compaction:
+        compaction.run()
+    assert [(file.name, file.size) for file in manifest_of(store).backlog] == [(last, end)]
+    assert path.stat().st_size == end
+    store.open()
 
 
 def test_none_of_the_log_is_kept_that_leads_to_another_state(store: Store) -> None:
