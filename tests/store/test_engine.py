@@ -834,6 +834,18 @@ def test_writes_are_refused_before_the_disk_is_full_and_allowed_when_it_is_well_
     store.engine.close()
 
 
+@pytest.mark.parametrize("fsync", Fsync)
+def test_the_log_is_padded_where_each_batch_is_synced(tmp_path: Path, fsync: Fsync) -> None:
+    store = Store(tmp_path, fsync=fsync)
+    store.fill(b"s", 5)
+    store.commit()
+    (part,) = store.engine.log.home.parts()
+    rest = part.path.stat().st_size - part.size
+    assert rest >= 200_000 if fsync is Fsync.ALWAYS else rest == 0
+    store.engine.close()
+    assert part.path.stat().st_size == part.size
+
+
 @pytest.mark.parametrize("kept", [0, 1, 60, 150, 10_000])
 def test_a_power_cut_loses_no_more_than_what_was_not_synced(tmp_path: Path, kept: int) -> None:
     """The tables are never ahead of the log, whatever of it was left."""

@@ -15,12 +15,31 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.padding import LINE_BYTES, MAX_BATCH_BYTES, MAX_BYTES, MIN_BYTES, end_of_batches, padding
+from riverbed.store.log.padding import (
+    LINE_BYTES,
+    MAX_BATCH_BYTES,
+    MAX_BYTES,
+    MIN_BYTES,
+    SHORT_LINE,
+    end_of_batches,
+    padding,
+)
 from riverbed.store.log.tail import LogTail
 from tests.conftest import StartRedis
 from tests.support.read_log import unpadded
 from tests.support.store.faulty_files import FaultyFiles
-from tests.support.store.logs import FIRST, MANIFEST, ROOT, SELECT, append, commands_of, open_log, reopened, xadd
+from tests.support.store.logs import (
+    FIRST,
+    MANIFEST,
+    ROOT,
+    SECOND,
+    SELECT,
+    append,
+    commands_of,
+    open_log,
+    reopened,
+    xadd,
+)
 
 REDIS_LINE_BYTES = 1023  # what it reads of a comment at once
 
@@ -171,6 +190,51 @@ def test_a_long_batch_is_followed_by_no_padding() -> None:
     assert rest_of(files, log) == b""
 
 
+def test_a_log_that_is_read_again_goes_on_in_its_padding() -> None:
+    files, log = padded(b"a")
+    size = len(files.data(FIRST))
+    again, _ = reopened(files)
+    assert again.end == log.end
+    for head in (LINE_BYTES - 1, 300):
+        put(again, 2, ending_at(again, head))
+        assert len(files.data(FIRST)) == size
+        assert_comments(rest_of(files, again))
+    again.rotate()
+    assert len(files.data(FIRST)) == again.size_bytes
+
+
+def test_the_next_file_is_padded_where_a_batch_went_beyond_the_padding() -> None:
+    files, log = padded(b"a", b"v" * 2 * MAX_BYTES)
+    assert rest_of(files, log) == b""
+    log.rotate()
+    put(log, 3)
+    assert len(files.data(SECOND)) >= MIN_BYTES
+
+
+def test_nothing_is_put_behind_batches_without_padding() -> None:
+    log = open_log(ROOT, files := FaultyFiles())
+    append(log, [SELECT, xadd(2, ending_at(log, LINE_BYTES - 1))])
+    assert rest_of(files, log) == b""
+    batch = batch_of(log, ending_at(log, LINE_BYTES - 1))
+    log.append_verbatim((batch,), log.end.offset + batch.rfind(b"\n#CK") + 1)
+    assert rest_of(files, log) == b""
+
+
+def test_a_batch_may_end_one_byte_before_the_padding_does() -> None:
+    files, log = padded(b"a")
+    room = len(files.data(FIRST)) - log.end.position
+    value = b"v" * (2 * room - 1 - len(batch_of(log, b"v" * room)))
+    append(log, [SELECT, xadd(2, value)])
+    assert rest_of(files, log) == SHORT_LINE
+    log.sync()
+    files.free = 0
+    log.pad()
+    assert rest_of(files, log) == SHORT_LINE  # and no half of it
+    files.free = None
+    log.rotate()
+    assert len(files.data(FIRST)) == log.size_bytes
+
+
 # -- what is read ------------------------------------------------------------------------------------------------------
 
 
@@ -305,7 +369,12 @@ def test_a_batch_that_fails_within_padding_is_cut_off(number: int) -> None:
     with pytest.raises(LogWriteError):
         append(log, [xadd(2)])
     assert rest_of(files, log) == b""
+    files.operations.clear()
+    log.sync()  # with the new length
+    log.sync()
+    assert files.operations == ["sync"]
     put(log, 3)
+    assert_comments(rest_of(files, log))
     assert len(reopened(files)[1]) == 2
 
 

@@ -18,12 +18,15 @@ import pytest
 
 from riverbed.store.errors import ReplayError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.log.padding import MIN_BYTES
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 from riverbed.store.model import Change
+from riverbed.store.options import Fsync
 from riverbed.store.recovery import replay as recovery
 from riverbed.store.tables.transaction import Namespace
 from tests.store.recovery.test_bulk_load import Rows, one_by_one, rows_of
 from tests.support.scripts.random_commands import run_at_random
+from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.stores import Store
 
 pytestmark = pytest.mark.usefixtures("log_parser")
@@ -262,3 +265,20 @@ def test_a_command_that_is_left_out_is_noticed() -> None:
             stream.feed(data)
             raw.store.engine.apply(list(iter(stream.next, None)))
         assert raw.state() != words.state()
+
+
+def test_a_replica_that_syncs_each_write_pads_its_log_once(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    replica = Store(tmp_path, is_replica=True, fsync=Fsync.ALWAYS, files=files)
+    replica.txn.follows = True
+    stream = LogStream(0, 1 << 26)
+    stream.feed(log_bytes([[[b"SELECT", b"0"]], *([[b"XADD", b"s", b"%d-1" % i, b"f", b"v"]] for i in range(1, 20))]))
+    (path,) = (part.path for part in replica.engine.log.home.parts())
+    sizes = []
+    for batch in iter(stream.next, None):
+        replica.engine.apply([batch])
+        sizes.append(len(files.data(path)))
+    assert len(sizes) == 20
+    assert min(sizes) == max(sizes) >= MIN_BYTES
+    assert replica.engine.log.size_bytes < 5000
+    replica.engine.close()
