@@ -185,6 +185,32 @@ def test_longer_batches_are_followed_by_more_padding(length: int, least: int) ->
     assert least <= len(rest_of(files, log)) <= 2 * MAX_BYTES
 
 
+class CountedFiles(FaultyFiles):
+    """Notes the first and the last byte of each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[tuple[int, int]] = []
+
+    def write_at(self, fd: int, data: bytes | memoryview, position: int) -> int:
+        self.written.append((position, position + len(data) - 1))
+        return super().write_at(fd, data, position)
+
+
+def test_padding_for_small_batches_is_written_in_pages_of_the_cache() -> None:
+    """The system counts all of a larger write as written whenever a batch replaces a part of it."""
+    files = CountedFiles()
+    log = open_log(ROOT, files)
+    for number in range(1, 3000):
+        put(log, number)
+    assert log.end.position > MIN_BYTES
+    assert all(first // 4096 == last // 4096 for first, last in files.written if last - first > 1000)
+    files.written.clear()
+    put(log, 3000, b"v" * MAX_BYTES)
+    put(log, 3001, b"v" * 8192)
+    assert len(files.written) == 4, "two of the long batch, and few for batches that are longer themselves"
+
+
 def test_a_long_batch_is_followed_by_no_padding() -> None:
     files, log = padded(b"v" * MAX_BATCH_BYTES)
     assert rest_of(files, log) == b""
