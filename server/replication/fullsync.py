@@ -23,7 +23,7 @@ import lmdb
 
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.replication import worker as replication_worker
-from riverbed.store.disk.durable_file import write_all
+from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.real_files import DIRECTORY_MODE
 from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import StoreError
@@ -83,7 +83,7 @@ class FullSync:
         self._head = head
         self._on_done = on_done
         self._on_progress = on_progress
-        self._base_left = head.base_bytes
+        self._base_bytes = self._base_left = head.base_bytes
         self._stream = LogStream(head.start, core.config.repl_max_batch_bytes, core.engine.new_spill, from_file=True)
         self._is_complete = False
         self._replayed: LogPosition | None = None
@@ -130,8 +130,9 @@ class FullSync:
         if self._base_left:
             piece = data[: self._base_left]
             data = data[len(piece) :]
+            at = self._base_bytes - self._base_left
             self._base_left -= len(piece)
-            write_all(self._engine.files, self._base_fd, piece)
+            write_all_at(self._engine.files, self._base_fd, piece, at)
         if data:
             self._stream.feed(data)
         if not self._base_left:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from riverbed.store.disk.durable_file import write_all
+from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import StoreError
 
@@ -32,7 +32,7 @@ class GrowingCopy:
         """The copy begins with byte `begin` of the source.  Raises OSError."""
         self._source = source
         self._files = files
-        self._at = begin
+        self._begin = self._at = begin
         self._reading = files.open_read(source)
         try:
             self._writing = files.create(target)
@@ -56,7 +56,7 @@ class GrowingCopy:
             piece = files.read_at(self._reading, min(PIECE_BYTES, end - self._at), self._at)
             if not piece:
                 raise StoreError(f"{self._source} became shorter while it was copied")
-            write_all(files, fd, piece)
+            write_all_at(files, fd, piece, self._at - self._begin)
             self._at += len(piece)
             unsynced += len(piece)
             if unsynced >= _UNSYNCED_BYTES:

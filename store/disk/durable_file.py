@@ -15,15 +15,8 @@ from riverbed.store.disk.page_cache import CachedEnd
 UNSYNCED_BYTES: Final = 1 << 20
 
 
-def write_all(files: Files, fd: int, data: bytes | memoryview) -> None:
-    """Write all of `data` at the end, in as many writes as it takes.  Raises OSError."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[files.write(fd, rest) :]
-
-
 def write_all_at(files: Files, fd: int, data: bytes | memoryview, position: int) -> None:
-    """Write all of `data` from byte `position` on.  Raises OSError."""
+    """Write all of `data` from byte `position` on, in as many writes as it takes.  Raises OSError."""
     rest = memoryview(data)
     while rest:
         written = files.write_at(fd, rest, position)
@@ -49,11 +42,11 @@ def write_file(
     fd = files.create(path)
     try:
         for data in pieces:
-            write_all(files, fd, data)
+            write_all_at(files, fd, data, size)
+            size += len(data)
             unsynced += len(data)
             if unsynced >= unsynced_bytes:
                 files.sync(fd)
-                size += unsynced
                 unsynced = 0
                 if not is_read_soon:
                     cached_end.grew(fd, size)

@@ -26,7 +26,7 @@ class Files(Protocol):
     """
 
     def create(self, path: Path, /) -> int:
-        """Open an empty file for either kind of writing: made when missing, emptied when not."""
+        """Open an empty file as `open_update` does: made when missing, emptied when not."""
 
     def open_read(self, path: Path, /) -> int: ...
 
@@ -38,14 +38,11 @@ class Files(Protocol):
     def close_deleted(self, fd: int, /) -> None:
         """Close a file that may have been deleted: what the system frees then, however long, delays no other work."""
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        """Write behind the last `write` to `fd`, which comes from `create`; returns how many bytes were written.
-
-        They may be fewer than given.
-        """
-
     def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
-        """Write from byte `position` on, over what is there; returns how many bytes were written, as of `write`."""
+        """Write from byte `position` on, over what is there; returns how many bytes were written.
+
+        They may be fewer than given.  No file has holes: `position` is at most its length.
+        """
 
     def read_at(self, fd: int, size: int, position: int, /) -> bytes:
         """At most `size` bytes from `position`; fewer only where the file ends."""
@@ -113,7 +110,6 @@ class OsFiles:
     Opens only files.  Raises UnsafeFileError, an OSError, for links, pipes and devices.
     """
 
-    write = staticmethod(os.write)
     write_at = staticmethod(os.pwrite)
     close = staticmethod(os.close)
     truncate = staticmethod(os.ftruncate)

@@ -366,9 +366,9 @@ class CountingFiles(OsFiles):
         self.appended = 0
         self.waits: list[int] = []
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
         self.appended += len(data)
-        return super().write(fd, data)
+        return super().write_at(fd, data, position)
 
     def sync(self, fd: int, /) -> None:
         self.waits.append(self.appended)

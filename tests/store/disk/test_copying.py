@@ -19,8 +19,8 @@ class Sparing(OsFiles):
         return OsFiles.read_at(fd, min(size, 3), position)
 
     @staticmethod
-    def write(fd: int, data: bytes | memoryview, /) -> int:
-        return OsFiles.write(fd, data[:2])
+    def write_at(fd: int, data: bytes | memoryview, position: int, /) -> int:
+        return OsFiles.write_at(fd, data[:2], position)
 
 
 @pytest.mark.parametrize(("begin", "end", "copied"), [(0, 10, b"0123456789"), (4, None, b"456789"), (3, 3, b"")])
@@ -46,9 +46,9 @@ def test_no_piece_is_longer_than_a_megabyte(tmp_path: Path) -> None:
 
     class Watched(OsFiles):
         @staticmethod
-        def write(fd: int, data: bytes | memoryview, /) -> int:
+        def write_at(fd: int, data: bytes | memoryview, position: int, /) -> int:
             sizes.append(len(data))
-            return OsFiles.write(fd, data)
+            return OsFiles.write_at(fd, data, position)
 
     source = tmp_path / "source"
     source.write_bytes(bytes(5 << 19))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.disk.durable_file import write_all, write_file
+from riverbed.store.disk.durable_file import write_all_at, write_file
 from riverbed.store.disk.files import OsFiles
 
 
@@ -17,8 +17,8 @@ class ShortWrites(OsFiles):
     def __init__(self) -> None:
         self.synced: list[int] = []
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        return OsFiles.write(fd, data[:3])
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
+        return OsFiles.write_at(fd, data[:3], position)
 
     def sync(self, fd: int, /) -> None:
         OsFiles.sync(fd)
@@ -28,8 +28,8 @@ class ShortWrites(OsFiles):
 def test_all_of_a_buffer_is_written_however_short_the_writes_are(tmp_path: Path) -> None:
     files = ShortWrites()
     fd = files.create(tmp_path / "file")
-    write_all(files, fd, b"ten bytes!")
-    write_all(files, fd, memoryview(b"and more"))
+    write_all_at(files, fd, b"ten bytes!", 0)
+    write_all_at(files, fd, memoryview(b"and more"), 10)
     files.close(fd)
     assert (tmp_path / "file").read_bytes() == b"ten bytes!and more"
 

@@ -99,7 +99,7 @@ class Failing(OsFiles):
 
     def __init__(self, at: int) -> None:
         self.left = at
-        for name in ("create", "write", "sync", "rename", "sync_directory"):
+        for name in ("create", "write_at", "sync", "rename", "sync_directory"):
             setattr(self, name, self._counted(getattr(OsFiles(), name)))
 
     def _counted(self, operation: Callable[..., object]) -> Callable[..., object]:

@@ -133,11 +133,11 @@ class ShortOfSpace(OsFiles):
     def __init__(self, room: int) -> None:
         self.room = room
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
         if self.room < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= len(data)
-        return os.write(fd, data)
+        return os.pwrite(fd, data, position)
 
 
 def test_a_full_disk_is_told(busy: Store, tmp_path: Path) -> None:

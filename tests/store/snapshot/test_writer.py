@@ -250,11 +250,11 @@ class ShortOfSpace(OsFiles):
         self.room = room
         self.tells = tells
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
         if self.room < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.room -= len(data)
-        return os.write(fd, data)
+        return os.pwrite(fd, data, position)
 
     def free_bytes(self, path: Path, /) -> int:
         return self.room if self.tells else 1 << 40

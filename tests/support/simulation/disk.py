@@ -331,9 +331,6 @@ class _Files(OsFiles):
     def close_deleted(self, fd: int, /) -> None:
         self.close(fd)  # in no other thread: a simulation has one
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:  # type: ignore[override]
-        return self.write_at(fd, data, os.fstat(fd).st_size)
-
     def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:  # type: ignore[override]
         disk = self._disk
         disk.step("write")

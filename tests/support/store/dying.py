@@ -95,9 +95,9 @@ class _Files(OsFiles):
     def __init__(self, countdown: _Countdown) -> None:
         self._step = countdown.step
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:  # type: ignore[override]
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:  # type: ignore[override]
         self._step()
-        return os.write(fd, data)
+        return os.pwrite(fd, data, position)
 
     def sync(self, fd: int, /) -> None:  # type: ignore[override]
         self._step()

@@ -164,9 +164,6 @@ class FaultyFiles:
         self.operations.append("close_deleted")
         self.close(fd)
 
-    def write(self, fd: int, data: bytes | memoryview, /) -> int:
-        return self.write_at(fd, data, len(self._written(fd).data))
-
     def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
         self._step("write")
         inode = self._written(fd)
