@@ -5,8 +5,8 @@
 
 A sync of a file that has grown makes its new length and its blocks durable as well, in the journal of the file system.
 A sync of bytes that replace others writes those alone: 87 us in place of 126 on the disk of `benchmarks/README.md`, and
-37 in place of 57 of the processor's time.  A disk without a cache that survives a power cut is flushed once in place of
-twice.  So where each reply waits for a sync, the file is up to 1.5 MB longer than the log.
+37 in place of 57 of the processor's time.  So where each reply waits for a sync, the file is up to 1.5 MB longer than
+the log.
 
 The padding is comment lines to every reader of the format, a Redis too, wherever a batch ends in it: line ends stand at
 fixed places of the file, and where a batch would end directly before one, `#` and another line end take its place.  So
