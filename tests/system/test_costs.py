@@ -339,7 +339,8 @@ class Turns:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small slices, one a turn."""
+    """Small slices, one a turn, and little padding: some turns write it and others not, as long as it is."""
+    monkeypatch.setattr("riverbed.store.log.padding.MIN_BYTES", 4096)
     monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
     monkeypatch.setattr(transactions, "TURN_NS", 0)
     for size in SIZES:
