@@ -5,8 +5,8 @@
 
 A sync of a file that has grown makes its new length and its blocks durable as well, in the journal of the file system.
 A sync of bytes that replace others writes those alone: for a batch of 1 KB 93 us in place of 140 on the disk of
-`benchmarks/README.md`, and 41 in place of 63 of the processor's time.  So where each reply waits for a sync, the file is
-up to 1.5 MB longer than the log.
+`benchmarks/README.md`, and 41 in place of 63 of the processor's time.  So where each reply waits for a sync, the file
+is up to 1.5 MB longer than the log.
 
 The padding is comment lines to every reader of the format, a Redis too, wherever a batch ends in it: line ends stand at
 fixed places of the file, and where a batch would end directly before one, `#` and another line end take its place.  So
