@@ -24,6 +24,16 @@ def write_all_at(files: Files, fd: int, data: bytes | memoryview, position: int)
         rest = rest[written:]
 
 
+def cut_file(path: Path, size: int, files: Files) -> None:
+    """Have the file `path` end at byte `size`, durably.  Raises OSError."""
+    fd = files.open_update(path)
+    try:
+        files.truncate(fd, size)
+        files.sync(fd)
+    finally:
+        files.close(fd)
+
+
 def write_file(
     path: Path,
     pieces: Iterable[bytes],

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self
 
 from riverbed.store.checksum import crc32c
-from riverbed.store.disk.durable_file import write_all_at
+from riverbed.store.disk.durable_file import cut_file, write_all_at
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.page_cache import CachedEnd
 from riverbed.store.disk.shared_files import SharedFiles
@@ -288,7 +288,7 @@ class Log:
             return
         if last.file.type is FileType.INCR and last.file.is_checksummed:
             self._fd = self._files.open_update(last.path)
-            self._padding.begin_file(self._files.size(self._fd))
+            self._padding.reset(self._files.size(self._fd))
             self._rotate_at = self._segment_bytes
         else:
             # Annotations must cover a whole file, and here they do not: the first append begins a new file.
@@ -302,12 +302,7 @@ class Log:
         if torn is None or self.refusal != _UNCUT:
             return None
         last = self.home.parts()[-1]
-        fd = self._files.open_update(last.path)
-        try:
-            self._files.truncate(fd, torn.position)
-            self._files.sync(fd)
-        finally:
-            self._files.close(fd)
+        cut_file(last.path, torn.position, self._files)
         self._continue_at(last, self.end, None)
         self.torn_tail = torn
         return torn
@@ -420,7 +415,7 @@ class Log:
         """Have the file end with the last batch.  Raises OSError."""
         self._files.truncate(self._fd, self._position)
         self._is_cut = True
-        self._padding.begin_file()
+        self._padding.reset()
 
     def _cut_padding(self) -> None:
         if self._padding.end > self._position:
@@ -506,7 +501,7 @@ class Log:
         self._is_cut = False
         self._rotate_at = self._segment_bytes
         self._cached_end.begin_file()
-        self._padding.begin_file()
+        self._padding.reset()
 
     # -- the manifest --------------------------------------------------------------------------------------------------
 

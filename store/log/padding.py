@@ -70,9 +70,9 @@ class Padding:
         self._files = files
         self._refused_until = 0
 
-    def begin_file(self, size: int = 0) -> None:
-        """The file of `size` bytes is appended to from now on."""
-        self.end = size
+    def reset(self, file_bytes: int = 0) -> None:
+        """All behind the last batch of a file of `file_bytes` is padding; without a length there is none."""
+        self.end = file_bytes
         self._refused_until = 0
 
     def behind(self, end: int) -> bytes:

@@ -26,6 +26,7 @@ from typing import Final
 
 import lmdb
 
+from riverbed.store.disk.durable_file import cut_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
@@ -353,15 +354,8 @@ class Compaction:
     def _cut_padding(self, kept: set[str]) -> None:
         """Have the file that was appended to, if it is `kept`, be as long as the manifest will say.  Raises OSError."""
         last = self._parts[-1]
-        if last.file.name not in kept:
-            return
-        fd = self._files.open_update(last.path)
-        try:
-            if self._files.size(fd) > last.size:
-                self._files.truncate(fd, last.size)
-                self._files.sync(fd)
-        finally:
-            self._files.close(fd)
+        if last.file.name in kept:
+            cut_file(last.path, last.size, self._files)
 
     def _new_files(self, plan: Plan, size: BaseSize) -> tuple[LogFile, LogFile]:
         """The base and the incr that the manifest will list, under names that no file of the old log has."""

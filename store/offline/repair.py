@@ -31,6 +31,7 @@ from riverbed.store.check.findings import Contents
 from riverbed.store.check.log import BACKLOG
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.copying import copy_stretch
+from riverbed.store.disk.durable_file import cut_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
@@ -175,12 +176,7 @@ class Repair:
     def _cut(self, torn: TornTail) -> Action:
         path = Path(torn.file)
         kept = self._keep_tail(path, torn)
-        fd = self._files.open_update(path)
-        try:
-            self._files.truncate(fd, torn.position)
-            self._files.sync(fd)
-        finally:
-            self._files.close(fd)
+        cut_file(path, torn.position, self._files)
         return Action(f"cut {torn.byte_count:,} bytes off {path}, from byte {torn.position} on", kept)
 
     def _keep_tail(self, path: Path, torn: TornTail) -> Path:

@@ -348,23 +348,26 @@ def test_a_disk_that_refuses_padding_takes_batches() -> None:
     assert len(reopened(files)[1]) == 21
 
 
-def test_a_disk_that_fills_up_within_padding_is_cut_back_to_the_batch() -> None:
+def padded_in_part(value: bytes, *faults: str) -> tuple[FaultyFiles, Log]:
+    """A log of one batch, for whose padding the disk had a thousand bytes; operations of `faults` fail."""
     files, log = padded()
-    append(log, [SELECT, xadd(1)])
+    append(log, [SELECT, xadd(1, value)])
     log.sync()
     files.free = 1000
+    for operation in faults:
+        files.fail(operation, errno.EIO)
     log.pad()
+    return files, log
+
+
+def test_a_disk_that_fills_up_within_padding_is_cut_back_to_the_batch() -> None:
+    files, log = padded_in_part(b"value")
     assert rest_of(files, log) == b""
     assert files.free == 1000
 
 
 def test_no_padding_is_put_behind_some_that_is_there_in_part() -> None:
-    files, log = padded()
-    append(log, [SELECT, xadd(1, b"v" * 100_000)])
-    log.sync()
-    files.free = 1000
-    files.fail("truncate", errno.EIO)
-    log.pad()
+    files, log = padded_in_part(b"v" * 100_000, "truncate")
     assert len(rest_of(files, log)) == 1000
     files.free = None
     for number in range(2, 12):
@@ -374,12 +377,7 @@ def test_no_padding_is_put_behind_some_that_is_there_in_part() -> None:
 
 
 def test_a_file_ends_with_its_last_batch_where_padding_could_not_be_cut_off_at_once() -> None:
-    files, log = padded()
-    append(log, [SELECT, xadd(1)])
-    log.sync()
-    files.free = 1000
-    files.fail("truncate", errno.EIO)
-    log.pad()
+    files, log = padded_in_part(b"value", "truncate")
     files.free = None
     end = log.end.position
     log.rotate()
