@@ -6,6 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from riverbed.server.background import log_rewrite
 from riverbed.store.engine import Engine
 from riverbed.store.rewrite.log_from_tables import write_base
 from riverbed.store.rewrite.state import pieces
@@ -35,3 +38,12 @@ class Rewriter:
 
     async def receive(self) -> dict[str, Any]:
         return await self._answers.get()
+
+
+def rewrite_here(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    """Have rewrites of the log of `engine` made by a `Rewriter`."""
+
+    def worker(tasks: object, module: str, directory: Path, path: Path, size: int) -> Rewriter:
+        return Rewriter(engine, path)
+
+    monkeypatch.setattr(log_rewrite, "Worker", worker)

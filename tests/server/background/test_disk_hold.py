@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.background import checkpoints, disk_hold, log_rewrite
+from riverbed.server.background import checkpoints, disk_hold
 from riverbed.server.protocol.replies import LONG_BYTES
 from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.transaction import FEW_CHANGED
@@ -19,7 +19,7 @@ from riverbed.store.errors import Refusal
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.snapshot.reader import list_snapshots
 from riverbed.store.tables.transaction import PART
-from tests.support.rewriter import Rewriter
+from tests.support.rewriter import rewrite_here
 from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until_true
 
@@ -239,7 +239,7 @@ def test_no_client_waits_for_the_checkpoints_of_a_rewrite(
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="everysec")
         client, engine = ticks.connect(), ticks.engine
-        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        rewrite_here(monkeypatch, engine)
         await ticks.ask(client, "XADD s 1-1 f v")
         adopted = ticks.server.rewriting.start()
         for number in range(1, 5):  # before the log is divided, where it is divided, and twice before the base counts
@@ -264,7 +264,7 @@ def test_no_client_waits_for_the_disk_when_a_rewrite_divides_the_log_under_load(
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=1, appendfsync="everysec")
         client, engine = ticks.connect(), ticks.engine
-        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        rewrite_here(monkeypatch, engine)
         await ticks.ask(client, "XADD s * f v")
         adopted = ticks.server.rewriting.start()
         while not adopted.done():  # another checkpoint is due each time the disk has one
@@ -290,7 +290,7 @@ def test_who_waits_for_a_checkpoint_goes_on_when_a_rewrite_has_divided_the_log(
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
         client, reader, engine = ticks.connect(), ticks.connect(), ticks.engine
-        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        rewrite_here(monkeypatch, engine)
         client.send_words("XADD", "long", "*", "f", b"x" * LONG_BYTES)
         await until_true(lambda: slow_disk.begun == 1)
         adopted = ticks.server.rewriting.start()
@@ -324,7 +324,7 @@ def test_no_client_waits_for_the_disk_when_a_snapshot_is_taken_beside_a_rewrite(
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
         client, other, engine = ticks.connect(), ticks.connect(), ticks.engine
-        monkeypatch.setattr(log_rewrite, "Worker", lambda tasks, module, directory, path, size: Rewriter(engine, path))
+        rewrite_here(monkeypatch, engine)
         adopted = ticks.server.rewriting.start()
         await until_true(lambda: slow_disk.begun == 1)
         await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(FEW_CHANGED + 9 * PART)))
