@@ -30,10 +30,11 @@ from riverbed.server.execution.control.pauses import Pauses
 from riverbed.server.execution.control.transactions import Transactions
 from riverbed.server.execution.delivery import Delivery
 from riverbed.server.execution.failures import Failures
-from riverbed.server.execution.fast_path import FastPath
+from riverbed.server.execution.fast_path import MAX_REQUESTS_A_SLOW_SYNC, MAX_REQUESTS_A_TICK, FastPath
 from riverbed.server.execution.gate import Gate
+from riverbed.server.execution.line.gathering import Gathering
+from riverbed.server.execution.line.request_queue import RequestQueue
 from riverbed.server.execution.outbox import Outbox
-from riverbed.server.execution.request_queue import RequestQueue
 from riverbed.server.execution.sliced_commands import SlicedCommands
 from riverbed.server.execution.slow_path import SlowPath
 from riverbed.server.execution.ticks import Events
@@ -43,6 +44,7 @@ from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Block, Settled
 from riverbed.server.protocol.request_reader import SMALL_BYTES, RequestReader
 from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.options import Fsync
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Peer
@@ -73,8 +75,9 @@ class Executor:
         self._tick_due = False
         self.queue = RequestQueue(self._finish, context.clock.time)
         self._arrivals = self.queue.arrivals
+        self._gathering = Gathering(self._loop, context.clock.monotonic, context.stats)
         self._make_parts()
-        engine.on_sync = self.stats.fsync.record
+        engine.on_sync = self._synced
         engine.checkpoints.on_end = self.stats.checkpoint.record
         self.txn.notify = self.blocking.notify
         context.accounts.clients.on_pressure = self._read_small_pieces
@@ -158,6 +161,7 @@ class Executor:
         session.end_long_reply()
         self.sliced_commands.drop(session)
         self.outbox.forget(session)
+        self._gathering.forget(session)
         session.drop_all()
         for report in self.events.disconnected:
             report(session)
@@ -276,12 +280,21 @@ class Executor:
         """Run one tick; an error that cannot be undone stops the server, as its state in memory is lost."""
         if self.gave_up:
             return
+        if self._gathering.is_on and self._waits_for_clients():
+            return
         try:
             self._run_tick()
         except StateLostError as error:
             self.give_up(error)
         except MemoryError:  # outside of a command: between the tables, the log and the replicas
             self.give_up(StateLostError("not enough memory to commit"))
+
+    def _waits_for_clients(self) -> bool:
+        """Whether the tick comes later, with clients that send something by then, or at the end of the wait."""
+        if self.is_alone or not self._gathering.waits(self._arrivals, self.want_tick):
+            return False
+        self._tick_due = False
+        return True
 
     def give_up(self, error: StateLostError) -> None:
         """Cut all clients off without replies, and stop the server; the next start recovers from the disk.
@@ -362,6 +375,8 @@ class Executor:
         self._put_woken_last()
         ran, self.ran = self.ran, []
         self.outbox.release(ran)
+        if committed and self._gathering.is_on and not self.queue:
+            self._gathering.answered(ran)
         stats = self.stats
         stats.writes_processed += len(ran)
         if committed or self.txn.copied_bytes:
@@ -374,6 +389,15 @@ class Executor:
             clients.relax()
         self.accounts.alarm = stats.bytes_in + clients.headroom
         stats.tick.record(self._time() - begun)
+
+    def _synced(self, seconds: float) -> None:
+        """Note how long a sync of the log took."""
+        self.stats.fsync.record(seconds)
+        gathering = self._gathering
+        was_on = gathering.is_on
+        gathering.synced(seconds, is_waited_for=self.engine.options.fsync is Fsync.ALWAYS)
+        if gathering.is_on is not was_on:
+            self.fast_path.most_requests = MAX_REQUESTS_A_SLOW_SYNC if gathering.is_on else MAX_REQUESTS_A_TICK
 
     def _put_woken_last(self) -> None:
         """A thousand subscribers or woken readers are not sent theirs before the clients that have just asked."""

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.delivery import Delivery
     from riverbed.server.execution.gate import Gate
-    from riverbed.server.execution.request_queue import RequestQueue
-    from riverbed.server.execution.request_queue import Turn as QueueTurn
+    from riverbed.server.execution.line.request_queue import RequestQueue
+    from riverbed.server.execution.line.request_queue import Turn as QueueTurn
     from riverbed.server.execution.ticks import Turns
     from riverbed.store.wire import Neighbours, Requests
     from riverbed.store.wire import Request as WireRequest
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _WAITS: Final = frozenset((Block, LongReply, SlicedCommand))
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MAX_REQUESTS_A_TICK: Final = 2048
+# Where each sync takes a millisecond or more, the pipelines of fifty clients share one.
+MAX_REQUESTS_A_SLOW_SYNC: Final = 8192
 MAX_SECONDS_A_TICK: Final = 0.003
 # The time that requests have in a tick in which slices took longer.
 MIN_SECONDS_A_TICK: Final = 0.002

@@ -324,6 +324,7 @@ class Stats:
         self.query_limit_disconnections = 0
         self.evicted_clients = 0
         self.waits_for_disk = 0  # times writes had to wait because the disk was slow
+        self.waits_for_clients = 0  # ticks that have waited for clients, to share a slow sync with them
         self.error_replies = 0
         self.errors: dict[bytes, int] = {}
         self.syncs_full = 0  # of replicas: everything was sent, or only what they lacked, or the latter was refused

@@ -126,6 +126,7 @@ def _own_persistence(request: Request) -> Fields:
     yield "riverbed_last_fsync_ms", f"{stats.fsync.last_s * 1000:.2f}"
     yield "riverbed_average_fsync_ms", f"{stats.fsync.average_s * 1000:.2f}"
     yield "riverbed_longest_fsync_ms", f"{stats.fsync.longest_s * 1000:.2f}"
+    yield "riverbed_waits_for_clients", stats.waits_for_clients
     room = sampling.space(request.txn)
     yield "riverbed_lmdb_bytes", room.file_bytes
     yield "riverbed_lmdb_used_bytes", room.used_bytes

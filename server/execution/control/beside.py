@@ -28,9 +28,9 @@ from riverbed.server.protocol.replies import Push, is_settled
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
+    from riverbed.server.execution.line.request_queue import RequestQueue
+    from riverbed.server.execution.line.request_queue import Turn as QueueTurn
     from riverbed.server.execution.outbox import Outbox
-    from riverbed.server.execution.request_queue import RequestQueue
-    from riverbed.server.execution.request_queue import Turn as QueueTurn
     from riverbed.server.execution.ticks import Turns
     from riverbed.store.wire import Requests
 

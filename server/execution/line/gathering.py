@@ -1,0 +1,138 @@
+"""Has clients share a sync where syncs are slow: a tick waits a little for those that were just answered.
+
+With `appendfsync always` a tick ends in a sync, and its clients have their replies behind it.  A tick that begins with
+the first of their next requests finds a part of them.  The others wait for a sync of their own, and so it stays: there
+are two groups of clients, and each waits for the syncs of both.  Where a sync takes a millisecond or more, to wait for
+the rest may cost less: half of a sync at most, as PostgreSQL advises for its `commit_delay`.
+
+Whether it does depends on the clients: some think for longer, or are many in one slow process.  So it is tried: a round
+of ticks that wait against the round before, which did not.  The way that answers more clients a second is kept for a
+while, and then the other one is tried again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from riverbed.server.commands.session import Session
+    from riverbed.server.stats.stats import Stats
+
+# Two syncs in a row have to take this long.
+SLOW_S: Final = 0.0005
+# A wait takes half of a sync, within these bounds; the loop's timers count milliseconds.
+_PART: Final = 0.5
+_LEAST_S: Final = 0.001
+MOST_S: Final = 0.005
+ROUND: Final = 32  # ticks
+# Rounds of one way between two of the other one.
+ROUNDS: Final = 16
+# To wait has to answer so many times as many clients: otherwise it only makes replies late.
+_WORTH: Final = 1.1
+# The time between two ticks, in syncs, in which clients have paused: it says nothing about either way.
+_PAUSE: Final = 10
+_SHORTEST_ROUND_S: Final = 1e-6
+
+
+class Gathering:
+    """What one executor knows of the clients that are about to send something."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], stats: Stats) -> None:
+        """`clock` returns the time in seconds."""
+        self.is_on = False  # replies wait for syncs, which are slow
+        self._loop = loop
+        self._clock = clock
+        self._stats = stats
+        self._last_s = 0.0  # what the last sync took
+        self._wait_s = 0.0
+        self._begun = 0.0  # when the last tick was over, and the wait for the next one began
+        self._missing: set[Session] = set()  # clients that may send something soon
+        self._seen = 0  # arrivals that were looked at
+        self._timer: asyncio.TimerHandle | None = None
+        self._may_miss = 0  # as many clients as were missing when a wait of this round was over
+        self._does_wait = False
+        self._is_trial = False
+        self._rounds = ROUNDS  # since the last trial
+        self._ticks = 0  # of this round
+        self._clients = 0  # that it has answered
+        self._took_s = 0.0
+        self._rate = 0.0  # of the round before
+
+    def synced(self, seconds: float, *, is_waited_for: bool) -> None:
+        """Note how long a sync took, and whether replies have waited for it."""
+        slow_s = min(self._last_s, seconds)
+        self._last_s = seconds
+        self.is_on = is_waited_for and slow_s >= SLOW_S
+        self._wait_s = min(max(_PART * slow_s, _LEAST_S), MOST_S)
+
+    def answered(self, sessions: Sequence[Session]) -> None:
+        """Note the clients that a tick has answered; those that have more to run, or are leaving, do not count."""
+        self._end()
+        now = self._clock()
+        self._ticks += 1
+        took_s = now - self._begun
+        self._begun = now
+        if took_s < _PAUSE * self._last_s:
+            self._clients += len(sessions)
+            self._took_s += took_s
+        if self._ticks >= ROUND:
+            self._end_round()
+        if self._does_wait:
+            self._missing = {session for session in sessions if not session.in_line and not session.closing}
+            self._seen = 0
+
+    def forget(self, session: Session) -> None:
+        """The client has gone."""
+        self._missing.discard(session)
+
+    def waits(self, arrivals: Sequence[Session], want_tick: Callable[[], None]) -> bool:
+        """Whether the next tick waits for more clients than these, which have sent something since the last one.
+
+        `want_tick` is called when the wait has ended in vain.
+        """
+        missing = self._missing
+        missing.difference_update(arrivals[self._seen :])
+        self._seen = len(arrivals)
+        if len(missing) <= self._may_miss:
+            self._end()
+            return False
+        if self._timer is None:
+            left_s = self._begun + self._wait_s - self._clock()
+            if left_s <= 0:
+                self._end_in_vain()
+                return False
+            self._timer = self._loop.call_later(left_s, self._time_is_up, want_tick)
+            self._stats.waits_for_clients += 1
+        return True
+
+    def _time_is_up(self, want_tick: Callable[[], None]) -> None:
+        self._end_in_vain()
+        want_tick()
+
+    def _end_in_vain(self) -> None:
+        self._may_miss = len(self._missing)
+        self._end()
+
+    def _end(self) -> None:
+        self._missing = set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end_round(self) -> None:
+        rate = self._clients / max(self._took_s, _SHORTEST_ROUND_S)
+        self._took_s = 0.0
+        self._ticks = self._clients = self._may_miss = 0
+        self._rounds += 1
+        if self._is_trial:
+            self._is_trial = False
+            self._rounds = 0
+            if rate < self._rate * (_WORTH if self._does_wait else 1 / _WORTH):
+                self._does_wait = not self._does_wait
+        elif self._rounds >= ROUNDS:
+            self._is_trial = True
+            self._does_wait = not self._does_wait
+        self._rate = rate
