@@ -1,6 +1,6 @@
 """The disk of one machine: real files, what is durable of them, and what a power cut leaves of the rest.
 
-    disk = Disk(random, folder)            folder is where the machine's data directory is
+    disk = Disk(random, folder, wait)      folder is where the machine's data directory is
     disk.files                             `store.disk.files.Files` on it
     disk.fail("sync", errno.EIO)           the next sync of the log fails
     disk.cut_power_after(7, report)        the power fails in the seventh operation from now
@@ -100,7 +100,8 @@ class _Name(NamedTuple):
 class Disk:
     """The disk of one machine; `folder` holds the data directory `data`."""
 
-    def __init__(self, random: Random, folder: Path) -> None:
+    def __init__(self, random: Random, folder: Path, wait: Callable[[], None]) -> None:
+        """`wait` passes the time that a sync of a file takes."""
         self.folder = folder
         self.directory = folder / "data"
         self.files = _Files(self)
@@ -110,6 +111,7 @@ class Disk:
         self.faults: dict[str, list[int]] = {}  # errno, for the next operations of a name
         self.is_broken = False  # every sync and write fails
         self._random = random
+        self._wait = wait
         self._files: dict[int, _File] = {}  # by inode
         self._descriptors: dict[int, int] = {}  # inode
         self._names: list[_Name] = []
@@ -151,6 +153,11 @@ class Disk:
         if self.is_broken and operation in ("write", "sync", "create", "rename", "sync_directory", "sync_tables"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
+    def wait(self) -> None:
+        """Have a sync take its time."""
+        if not self.is_gone:
+            self._wait()
+
     # -- LMDB ----------------------------------------------------------------------------------------------------------
 
     def tables_synced(self, path: Path) -> None:
@@ -170,7 +177,7 @@ class Disk:
         """
         if power_cut:
             self._undo_names()
-        disk = Disk(self._random, folder)
+        disk = Disk(self._random, folder, self._wait)
         disk.directory.mkdir()
         for path in sorted(self.directory.rglob("*")):
             copy = disk.directory / path.relative_to(self.directory)
@@ -351,6 +358,7 @@ class _Files(OsFiles):
 
     def sync(self, fd: int, /) -> None:  # type: ignore[override]
         file = self._disk.file(fd)
+        self._disk.wait()
         try:
             self._disk.step("sync")
         except OSError:

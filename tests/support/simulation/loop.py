@@ -46,6 +46,10 @@ class Scheduler:
         self._count += 1
         return self._count
 
+    def pass_time(self, seconds: float) -> None:
+        """Have time pass within a turn, on all machines."""
+        self.now += seconds
+
     def loop(self, name: str) -> Loop:
         made = Loop(self, name)
         self.loops.append(made)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -74,7 +75,7 @@ class Machine:
         self.name = name
         self.settings = plan.settings
         self.clock = Clock(scheduler)
-        self.disk = Disk(scheduler.random, folder / f"{name}-0")
+        self.disk = Disk(scheduler.random, folder / f"{name}-0", partial(scheduler.pass_time, plan.sync_s))
         self.server: Server | None = None
         self.loop: Loop | None = None
         self.is_silent = False  # without power

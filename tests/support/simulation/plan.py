@@ -10,6 +10,9 @@ from random import Random
 SENTINEL = "sentinel"
 _MACHINES = ["a", "b", "c"]
 _WITH_REPAIRS = 1 / 3
+# One run of so many has a slow disk, whose syncs take one of these times.
+_SLOW = 5
+_SYNCS_S = (0.001, 0.003, 0.01)
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class Plan:
     settings: list[str]
     events: list[Event] = field(default_factory=list)
     syncs_late: bool = False  # a power cut may lose what was acknowledged
+    sync_s: float = 0.0  # what a sync takes
 
 
 def make_plan(seed: int) -> Plan:
@@ -53,6 +57,8 @@ def make_plan(seed: int) -> Plan:
     if log.random() < 0.3:
         settings += ["--log-segment-bytes", str(64 << 10)]  # in place of the one before
     plan = Plan(seed, random.uniform(4, 10), random.randint(2, 6), machines, settings, syncs_late=fsync != "always")
+    if seed % _SLOW == 0:
+        plan.sync_s = Random(f"{seed}/sync").choice(_SYNCS_S)
     kinds = _kinds(machines)
     if plan.syncs_late:
         del kinds["clock jump"]  # an entry that a power cut takes may have had an ID of the future, which comes again
