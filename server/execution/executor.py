@@ -81,6 +81,7 @@ class Executor:
         engine.checkpoints.on_end = self.stats.checkpoint.record
         self.txn.notify = self.blocking.notify
         context.accounts.clients.on_pressure = self._read_small_pieces
+        context.config.observe("appendfsync", self._syncs_change)
         self.gate.refresh()
 
     def _make_parts(self) -> None:
@@ -161,7 +162,8 @@ class Executor:
         session.end_long_reply()
         self.sliced_commands.drop(session)
         self.outbox.forget(session)
-        self._gathering.forget(session)
+        if self._gathering.forget(session):
+            self.want_tick()
         session.drop_all()
         for report in self.events.disconnected:
             report(session)
@@ -393,11 +395,16 @@ class Executor:
     def _synced(self, seconds: float) -> None:
         """Note how long a sync of the log took."""
         self.stats.fsync.record(seconds)
-        gathering = self._gathering
-        was_on = gathering.is_on
-        gathering.synced(seconds, is_waited_for=self.engine.options.fsync is Fsync.ALWAYS)
-        if gathering.is_on is not was_on:
-            self.fast_path.most_requests = MAX_REQUESTS_A_SLOW_SYNC if gathering.is_on else MAX_REQUESTS_A_TICK
+        self._gathering.synced(seconds, is_waited_for=self.engine.options.fsync is Fsync.ALWAYS)
+        self._bound_ticks()
+
+    def _syncs_change(self) -> None:
+        """Another `appendfsync` begins; with `everysec`, or a disk that hangs, the next sync may end much later."""
+        self._gathering.stop()
+        self._bound_ticks()
+
+    def _bound_ticks(self) -> None:
+        self.fast_path.most_requests = MAX_REQUESTS_A_SLOW_SYNC if self._gathering.is_on else MAX_REQUESTS_A_TICK
 
     def _put_woken_last(self) -> None:
         """A thousand subscribers or woken readers are not sent theirs before the clients that have just asked."""

@@ -69,7 +69,7 @@ class Gathering:
         self._wait_s = min(max(_PART * slow_s, _LEAST_S), MOST_S)
 
     def answered(self, sessions: Sequence[Session]) -> None:
-        """Note the clients that a tick has answered; those that have more to run, or are leaving, do not count."""
+        """Note the clients that a tick has answered."""
         self._end()
         now = self._clock()
         self._ticks += 1
@@ -81,12 +81,17 @@ class Gathering:
         if self._ticks >= ROUND:
             self._end_round()
         if self._does_wait:
-            self._missing = {session for session in sessions if not session.in_line and not session.closing}
+            self._missing = {session for session in sessions if _may_send(session)}
             self._seen = 0
 
-    def forget(self, session: Session) -> None:
-        """The client has gone."""
+    def forget(self, session: Session) -> bool:
+        """The client has gone; -> whether a tick that waits has nobody to wait for any more."""
         self._missing.discard(session)
+        return self._timer is not None and len(self._missing) <= self._may_miss
+
+    def stop(self) -> None:
+        """Replies wait for no sync, or for other ones than before, until `synced` says what they take."""
+        self.is_on = False
 
     def waits(self, arrivals: Sequence[Session], want_tick: Callable[[], None]) -> bool:
         """Whether the next tick waits for more clients than these, which have sent something since the last one.
@@ -130,9 +135,22 @@ class Gathering:
         if self._is_trial:
             self._is_trial = False
             self._rounds = 0
-            if rate < self._rate * (_WORTH if self._does_wait else 1 / _WORTH):
-                self._does_wait = not self._does_wait
+            waiting, at_once = (rate, self._rate) if self._does_wait else (self._rate, rate)
+            self._does_wait = waiting > _WORTH * at_once
         elif self._rounds >= ROUNDS:
             self._is_trial = True
             self._does_wait = not self._does_wait
         self._rate = rate
+
+
+def _may_send(session: Session) -> bool:
+    """Whether a client that has its reply may send a request soon.
+
+    Not one that has more to run or is leaving, nor one that waits for a key, a message or the log.
+    """
+    if session.in_line:
+        return False
+    if session.is_plain:
+        return True
+    is_listener = session.is_monitor or session.is_replica or session.is_confined
+    return not (session.closing or session.must_wait or is_listener)

@@ -48,7 +48,8 @@ class _Loop:
 
 
 class _Client:
-    in_line = closing = False
+    is_plain = True
+    in_line = closing = must_wait = is_monitor = is_replica = is_confined = False
 
 
 class Rounds:
@@ -150,14 +151,26 @@ def test_clients_that_come_when_the_time_is_over_wait_for_nobody() -> None:
     assert len(rounds.loop.timers) == timers
 
 
-@pytest.mark.parametrize("why", ["in_line", "closing"])
-def test_clients_with_more_to_run_and_clients_that_leave_are_not_waited_for(why: str) -> None:
+@pytest.mark.parametrize("why", ["in_line", "closing", "must_wait", "is_monitor", "is_replica", "is_confined"])
+def test_clients_that_will_send_nothing_are_not_waited_for(why: str) -> None:
     rounds = waiting()
+    for client in rounds.clients[:2]:
+        client.is_plain = why == "in_line"
     setattr(rounds.clients[0], why, True)
     rounds.gathering.answered(rounds.clients)
+    assert rounds.waits(rounds.clients[1:2])
     assert rounds.waits(rounds.clients[1:3])
-    rounds.gathering.forget(rounds.clients[3])
-    assert not rounds.waits(rounds.clients[1:3])
+    assert not rounds.waits(rounds.clients[1:4])
+
+
+def test_the_last_of_the_clients_that_are_waited_for_leaves() -> None:
+    rounds = waiting()
+    rounds.gathering.answered(rounds.clients)
+    assert not rounds.gathering.forget(rounds.clients[3])  # no tick waits yet
+    assert rounds.waits(rounds.clients[:1])
+    assert not rounds.gathering.forget(rounds.clients[2])
+    assert rounds.gathering.forget(rounds.clients[1])
+    assert not rounds.waits(rounds.clients[:1])
 
 
 def test_a_new_tick_ends_the_wait_of_the_one_before() -> None:
@@ -176,6 +189,13 @@ def test_waiting_is_kept_if_it_answers_a_tenth_more_clients_a_second(took_ms: fl
     assert not rounds.round(2)
     assert rounds.round(took_ms)
     assert rounds.round(took_ms) is is_kept
+
+
+def test_waiting_is_not_kept_where_it_was_tried_without_clients() -> None:
+    rounds = Rounds()
+    for _ in range(2 * ROUND):
+        rounds.gathering.answered([])
+    assert not rounds.round(2)
 
 
 def test_the_other_way_is_tried_again_after_a_while() -> None:
@@ -257,6 +277,56 @@ def test_a_client_that_leaves_is_waited_for_no_longer(tmp_path: Path) -> None:
         await _begin_to_wait(ticks, clients)
         clients[1].leave()
         assert len(await ticks.ask(clients[0], "XADD s * f v")) == 1
+        ticks.close()
+
+    in_loop(scenario())
+
+
+def test_a_client_that_leaves_while_it_is_waited_for_ends_the_wait(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        ticks = _slow(tmp_path)
+        clients = [ticks.connect(), ticks.connect()]
+        await _begin_to_wait(ticks, clients)
+        clients[0].send("XADD s * f v")
+        await ticks.settle()
+        assert clients[0].replies() == []
+        clients[1].leave()
+        await ticks.settle()
+        assert len(clients[0].replies()) == 1
+        ticks.close()
+
+    in_loop(scenario())
+
+
+@pytest.mark.parametrize("wait", ["XREAD BLOCK 0 STREAMS other $", "SUBSCRIBE channel", "MONITOR"])
+def test_a_client_that_waits_for_others_is_not_waited_for(tmp_path: Path, wait: str) -> None:
+    async def scenario() -> None:
+        ticks = _slow(tmp_path)
+        clients = [ticks.connect(), ticks.connect()]
+        await _begin_to_wait(ticks, clients)
+        clients[0].send("XADD s * f v")
+        clients[1].send(wait)
+        await ticks.settle()
+        assert len(clients[0].replies()) == 1
+        assert len(await ticks.ask(clients[0], "XADD s * f v")) == 1
+        ticks.close()
+
+    in_loop(scenario())
+
+
+@pytest.mark.parametrize("appendfsync", ["everysec", "no"])
+def test_nobody_waits_for_clients_once_no_reply_waits_for_a_sync(tmp_path: Path, appendfsync: str) -> None:
+    async def scenario() -> None:
+        ticks = _slow(tmp_path)
+        clients = [ticks.connect(), ticks.connect()]
+        await _begin_to_wait(ticks, clients)
+        for client in clients:
+            client.send("XADD s * f v", f"CONFIG SET appendfsync {appendfsync}")
+        await ticks.settle()
+        assert [len(client.replies()) for client in clients] == [2, 2]
+        for _ in range(2):
+            assert len(await ticks.ask(clients[0], "XADD s * f v")) == 1
+        assert ticks.executor.fast_path.most_requests == MAX_REQUESTS_A_TICK
         ticks.close()
 
     in_loop(scenario())
