@@ -11,39 +11,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import (
-    appending,
-    blocked,
-    check,
-    checksums,
-    client,
-    columns,
-    compact,
-    connecting,
-    costs,
-    disk,
-    groups,
-    hostile,
-    latency,
-    memory,
-    pending,
-    reading,
-    replaying,
-    replicas,
-    rewrite,
-    slowdisk,
-    snapshot,
-    spark,
-    sparkwrite,
-    stalls,
-    starting,
-    syncs,
-    tls,
-    words,
-)
+from benchmarks.analysis import columns, spark, sparkwrite
+from benchmarks.appends import appending, client, connecting, slowdisk, syncs, tls
 from benchmarks.growth import question as growth
+from benchmarks.reads import blocked, checksums, groups, pending, reading
 from benchmarks.report import Answer, machine, record, terminal_table, versions
 from benchmarks.rig import FULL, QUICK, Rig
+from benchmarks.threats import hostile
+from benchmarks.upkeep import check, compact, disk, memory, replaying, replicas, rewrite, snapshot, starting
+from benchmarks.waits import costs, latency, stalls, words
 from tests.support.servers import REDIS_MISSING
 
 QUESTIONS: dict[str, Callable[[Rig], Answer]] = {

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.load.traffic import info, load, read_for
 from benchmarks.report import Measurement
-from benchmarks.traffic import info, load, read_for
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
 # A rewrite that one server begins in the middle of a round is not part of any question here.

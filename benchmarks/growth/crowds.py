@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.consumers import exchange
-from benchmarks.files import allow_files
 from benchmarks.growth.curves import Curve, constant, linear, linear_from
-from benchmarks.replaying import LOG, load_log, replay_log
+from benchmarks.load.consumers import exchange
+from benchmarks.load.files import allow_files
+from benchmarks.load.traffic import cpu_seconds, measure
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig
-from benchmarks.traffic import cpu_seconds, measure
+from benchmarks.upkeep.replaying import LOG, load_log, replay_log
 from tests.support.raw import encode
 from tests.support.servers import Server
 

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks.consumers import drive
-from benchmarks.groups import Reader, ids
 from benchmarks.growth.curves import Curve, constant, linear
-from benchmarks.replaying import LOG, replay_log
+from benchmarks.load.consumers import drive
+from benchmarks.load.traffic import info, load, measure, read_for
+from benchmarks.reads.groups import Reader, ids
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig
-from benchmarks.traffic import info, load, measure, read_for
+from benchmarks.upkeep.replaying import LOG, replay_log
 from tests.support.servers import Server
 
 _KEY: Final = "events"

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.attacked import CROWDS, Crowd, attack
 from benchmarks.rig import QUICK, Contender, Rig
+from benchmarks.threats.attacked import CROWDS, Crowd, attack
 from tests.support.certificates import Certificates
 
 LIMIT_MB = 32

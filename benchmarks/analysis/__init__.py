@@ -1,0 +1,1 @@
+"""What Spark and readers of columns do with snapshots."""

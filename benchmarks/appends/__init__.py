@@ -1,0 +1,1 @@
+"""How fast entries get in: rates, clients, connections, disks."""

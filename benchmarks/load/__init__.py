@@ -1,0 +1,1 @@
+"""What puts load on a server, and what watches it meanwhile."""

@@ -1,0 +1,1 @@
+"""How fast entries are read, by ranges and by groups."""

@@ -1,0 +1,1 @@
+"""What hostile clients can do."""

@@ -1,0 +1,1 @@
+"""What it takes to keep a store: starts, memory, disk, rewrites, snapshots, tools, replicas."""

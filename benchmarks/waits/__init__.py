@@ -1,0 +1,1 @@
+"""How long clients wait for each other."""
