@@ -377,8 +377,11 @@ class Executor:
         self._put_woken_last()
         ran, self.ran = self.ran, []
         self.outbox.release(ran)
-        if committed and self._gathering.is_on and not self.queue:
-            self._gathering.answered(ran)
+        if self._gathering.is_on:
+            if committed and not self.queue:
+                self._gathering.answered(ran)
+            else:
+                self._gathering.answered_at_once(len(ran))
         stats = self.stats
         stats.writes_processed += len(ran)
         if committed or self.txn.copied_bytes:

@@ -58,6 +58,7 @@ class Gathering:
         self._rounds = ROUNDS  # since the last trial
         self._ticks = 0  # of this round
         self._clients = 0  # that it has answered
+        self._at_once = 0  # clients that were answered in between, by ticks without a sync
         self._took_s = 0.0
         self._rate = 0.0  # of the round before
 
@@ -76,13 +77,21 @@ class Gathering:
         took_s = now - self._begun
         self._begun = now
         if took_s < _PAUSE * self._last_s:
-            self._clients += len(sessions)
+            self._clients += len(sessions) + self._at_once
             self._took_s += took_s
+        self._at_once = 0
         if self._ticks >= ROUND:
             self._end_round()
         if self._does_wait:
             self._missing = {session for session in sessions if _may_send(session)}
             self._seen = 0
+
+    def answered_at_once(self, count: int) -> None:
+        """Note how many clients a tick answered without a sync, or while others had more to run.
+
+        They wait as well when others are waited for, so they count where it is asked whether that is worth it.
+        """
+        self._at_once += count
 
     def forget(self, session: Session) -> bool:
         """The client has gone; -> whether a tick that waits has nobody to wait for any more."""

@@ -254,6 +254,28 @@ def test_two_clients_that_take_turns_come_to_share_their_syncs(tmp_path: Path) -
     in_loop(scenario())
 
 
+def test_nobody_waits_where_that_costs_as_many_readers(tmp_path: Path) -> None:
+    """A writer is alone, and beside it another client gets three replies for which no sync is waited for."""
+
+    async def scenario() -> None:
+        ticks = _slow(tmp_path)
+        clients = [ticks.connect(), ticks.connect()]
+        for _ in range(ROUND + 2):
+            await ticks.ask(clients[0], "XADD s * f v")
+            for _ in range(3):
+                await ticks.ask(clients[1], "PING")
+        for _ in range(ROUND):
+            for client in clients:
+                client.send("XADD s * f v")
+            await ticks.settle()
+        for client in clients:
+            client.replies()
+        assert len(await ticks.ask(clients[0], "XADD s * f v")) == 1
+        ticks.close()
+
+    in_loop(scenario())
+
+
 def test_a_client_that_is_waited_for_in_vain_delays_the_others_for_a_moment_only(tmp_path: Path) -> None:
     async def scenario() -> None:
         ticks = _slow(tmp_path)
