@@ -28,11 +28,11 @@ class Durability:
         self.place = log.end
         self.seconds = 0.0  # how long log and tables took
         self.log_s: float | None = None  # how long the log took; None when it was durable before
-        self._log = log
+        self._writer = log.writer
         self._tables = tables
         self._clock = clock
         self._begun = clock.monotonic()
-        self._unsynced = log.unsynced
+        self._unsynced = log.writer.unsynced
         self._once = threading.Lock()
         self.is_over = False  # `run` has ended; no caller waits for the disk any more
         self._log_error: OSError | None = None
@@ -49,13 +49,13 @@ class Durability:
         begun = self._clock.monotonic()
         try:
             if self._unsynced is not None:
-                self._log.sync_bytes(self._unsynced)
+                self._writer.sync_bytes(self._unsynced)
                 self.log_s = self._clock.monotonic() - begun
         except OSError as error:
             self._log_error = error
             self._tables.distrust(f"the log could not be made durable: {error}")
             return
-        self._log.forget_old(self.place)
+        self._writer.forget_old(self.place)
         try:
             self._tables.sync()
         except lmdb.Error as error:
@@ -74,7 +74,7 @@ class Durability:
     def settle(self) -> None:
         """Report to the log how far it is durable.  Raises LogWriteError, which breaks the log, or lmdb.Error."""
         if self._unsynced is not None:
-            self._log.was_synced(self._unsynced, self._log_error)
+            self._writer.was_synced(self._unsynced, self._log_error)
         if self._tables_error is not None:
             raise self._tables_error
 

@@ -181,7 +181,7 @@ class Engine:
         self.txn.replids = replids
         if replids != self.log.home.manifest.replids:
             with contextlib.suppress(LogWriteError):
-                self.log.set_replids(replids)
+                self.log.listing.set_replids(replids)
 
     def set_fsync(self, fsync: Fsync) -> None:
         """Make the log durable before every reply, or later, from now on."""
@@ -209,7 +209,7 @@ class Engine:
             with contextlib.suppress(LogWriteError):
                 if not is_unsynced:
                     self._sync()
-                self.log.note_policy(is_unsynced=is_unsynced)
+                self.log.listing.note_policy(is_unsynced=is_unsynced)
 
     # -- a tick --------------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ class Engine:
             commands, command_bytes = _PING + commands, len(_PING)
         appended = False
         try:
-            annotation = self.log.append(commands, command_bytes, now_ms)
+            annotation = self.log.writer.append(commands, command_bytes, now_ms)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
                 self._sync()
@@ -249,7 +249,7 @@ class Engine:
 
     def _undo_batch(self, error: LogWriteError, *, was_appended: bool) -> None:
         """Take back a batch that could not be written or synced.  Raises UnknownOutcomeError, StateLostError."""
-        is_gone = not was_appended or self.log.drop_last_batch()
+        is_gone = not was_appended or self.log.writer.drop_last_batch()
         self._log_failed(error)
         self._restore(self._changes_at_commit)
         if not is_gone:
@@ -259,7 +259,7 @@ class Engine:
         """Make the log durable.  Raises LogWriteError."""
         is_due = self.log.unsynced_bytes > 0
         begun = self.clock.monotonic()
-        self.log.sync()
+        self.log.writer.sync()
         if is_due:
             self.on_sync(self.clock.monotonic() - begun)
 
@@ -273,7 +273,7 @@ class Engine:
         if self.log.is_full:
             self._begin_file_if_needed()
         elif self.options.fsync is Fsync.ALWAYS:
-            self.log.pad()
+            self.log.writer.pad()
         if self.space.is_due:
             self.check_space()
 
@@ -311,7 +311,8 @@ class Engine:
         txn = self.txn
         if txn.log_db != NO_DATABASE:
             try:
-                self.log.write_preface(encode_command([b"SELECT", b"%d" % txn.log_db]), int(self.clock.time() * 1000))
+                select = encode_command([b"SELECT", b"%d" % txn.log_db])
+                self.log.writer.write_preface(select, int(self.clock.time() * 1000))
                 if self.options.fsync is Fsync.ALWAYS:
                     self._sync()
             except LogWriteError as error:
@@ -347,7 +348,7 @@ class Engine:
                 if self.log.end.position == 0 and txn.log_db != NO_DATABASE and self.log.end.offset:
                     raise LogWriteError("a new file of the log could not be begun")
             begin = self.log.end.position
-            self.log.append_verbatim(data_of(batches), batches[-1].offset)
+            self.log.writer.append_verbatim(data_of(batches), batches[-1].offset)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
                 self._sync()
@@ -549,8 +550,8 @@ class Engine:
             self._begin_file_if_needed()  # the moment in which the least is left to sync
         self._note_policy()
         self.tables.retry_mark()
-        if self.log.refusal is not None:
-            raise LogWriteError(self.log.refusal)
+        if self.log.condition.refusal is not None:
+            raise LogWriteError(self.log.condition.refusal)
         durability = Durability(self.log, self.tables, self.clock)
         try:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)

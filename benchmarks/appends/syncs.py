@@ -33,7 +33,7 @@ def answer(rig: Rig) -> Answer:
                     samples.append(found / _BATCHES * 1e6)
     return Answer(
         "Writing a batch and syncing it, in a file that is padded, and in one that grows",
-        f"Log.append(), Log.sync() and, for padding, Log.pad(), {_BATCHES:,} times",
+        f"LogWriter.append(), sync() and, for padding, pad(), {_BATCHES:,} times",
         [*waited.values(), *worked.values()],
         headings=("", "unit", "padded", "growing", "ratio", "budget"),
     )
@@ -46,8 +46,8 @@ def _write(rig: Rig, size: int, *, is_padded: bool) -> tuple[float, float]:
         log.create()
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         for _ in range(_BATCHES):
-            log.append(command, len(command), 0)
-            log.sync()
+            log.writer.append(command, len(command), 0)
+            log.writer.sync()
             if is_padded:
-                log.pad()
+                log.writer.pad()
         return time.perf_counter() - begun_s, time.process_time() - begun_cpu_s

@@ -223,7 +223,7 @@ class Rewriting:
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
-        base = engine.log.adopt_base(path, size, command_bytes, from_seq)
+        base = engine.log.history.adopt_base(path, size, command_bytes, from_seq)
         self.status.note(entries, size)
         return base
 
@@ -289,7 +289,7 @@ class Rewriting:
         """
         if self._removal is None and self._task is None and not self._stopped:
             with contextlib.suppress(OSError):
-                paths = self._engine.log.begin_removal(self._backlog_start())
+                paths = self._engine.log.history.begin_removal(self._backlog_start())
                 if paths:
                     self._removal = self._tasks.start(
                         "removing old files of the log",
@@ -326,7 +326,7 @@ class Rewriting:
         try:
             await self._tasks.in_thread("deleting old files of the log", self._unlink, paths, expected=(OSError,))
             if not self._stopped:
-                self._engine.log.forget_history()
+                self._engine.log.history.forget_deleted()
         finally:
             self._removal = None
 

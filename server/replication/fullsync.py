@@ -146,7 +146,7 @@ class FullSync:
         batches = self._stream.next_slice(most_bytes, most_commands)
         if batches:
             try:
-                self._log.append_verbatim(data_of(batches), batches[-1].offset)
+                self._log.writer.append_verbatim(data_of(batches), batches[-1].offset)
             finally:
                 batches[-1].release()
             self._news.set()
@@ -222,7 +222,7 @@ class FullSync:
         """Put the new store in the place of the old one.  Raises StateLostError, LogWriteError."""
         if self._engine.txn.log:
             raise SyncError("a tick is open")
-        self._log.sync()
+        self._log.writer.sync()
         self._log.close()
         self._close_base()
         self._replacement.adopt(self._directory)

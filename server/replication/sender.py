@@ -342,7 +342,7 @@ class Sender:
         """Cut the replica off.  If it was reading from before the log, it is sent everything the next time."""
         log_ = self._engine.log
         if any(file.seq == file_seq for file in log_.home.manifest.backlog):
-            log_.end_backlog()
+            log_.history.end_backlog()
         self.give_up(error)
 
     def give_up(self, error: Exception) -> None:

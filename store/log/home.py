@@ -1,7 +1,7 @@
 """The directory of the log: the manifest, and the files that it lists.
 
-This module knows which files are listed and where they are.  `append_log.py` knows what is appended to the last file
-and how much of it is durable.
+This module knows which files are listed and where they are.  `appending/writer.py` knows what is appended to the last
+file and how much of it is durable.
 """
 
 from __future__ import annotations

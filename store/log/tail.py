@@ -76,7 +76,7 @@ class LogTail:
         self.place = place
         self._log = log
         self._files = files
-        self._open_files = log.open_files
+        self._open_files = log.history.open_files
         self._verbatim = verbatim
         self._skip = skip
         self._preface_of = preface_of
@@ -87,7 +87,7 @@ class LogTail:
         self._batches: Iterator[Batch] | None = None
         self._reader: PartReader | None = None
         self._unread = memoryview(b"")  # commands before `place` that were not returned yet
-        log.tails.add(self)
+        log.history.tails.add(self)
 
     def read(self, most: int) -> bytes:
         """At most `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
@@ -129,7 +129,7 @@ class LogTail:
                 self._held[number] = file, self._open_files.open(self._log.home.path / file.name)
 
     def close(self) -> None:
-        self._log.tails.discard(self)
+        self._log.history.tails.discard(self)
         self._close_file()
         for _, fd in self._held.values():
             self._open_files.close(fd)

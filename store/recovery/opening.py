@@ -131,7 +131,7 @@ def clear_away(log: Log, killed: KilledCompaction) -> bool:
     """Delete what a killed compaction has left; -> whether that worked.  If not, the next start does it."""
     try:
         killed.clear_away()
-        log.forget_history()
+        log.history.forget_deleted()
     except (OSError, LogWriteError):
         return False
     return True

@@ -93,7 +93,7 @@ def begin_with_base(store: Store) -> None:
     path = log.home.path / f"{TEMPORARY_PREFIX}1.aof"
     with store.engine.tables.env.begin() as txn:
         size = write_base(path, pieces(store.engine.tables, txn), OsFiles(), offset=end.offset, now_ms=1)
-    log.adopt_base(path, size.size, size.command_bytes, end.file_seq)
+    log.history.adopt_base(path, size.size, size.command_bytes, end.file_seq)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def contents(directory: Path) -> tuple[str, Any]:
     assert store.stream(b"after").length == 3
     for path in store.engine.log.home.leftovers():
         path.unlink(missing_ok=True)
-    store.engine.log.forget_history()
+    store.engine.log.history.forget_deleted()
     names = {file.name for file in store.engine.log.home.manifest.files}
     assert {path.name for path in store.engine.log.home.path.glob("*.aof")} == names, "files that nobody needs are left"
     store.engine.close()

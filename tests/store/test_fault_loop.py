@@ -145,10 +145,10 @@ class Round:
             with engine.tables.env.begin() as txn:
                 size = write_base(path, pieces(engine.tables, txn), self.files, offset=end.offset, now_ms=1)
             checkpoint_twice(engine)
-            engine.log.adopt_base(path, size.size, size.command_bytes, end.file_seq)
+            engine.log.history.adopt_base(path, size.size, size.command_bytes, end.file_seq)
             for leftover in engine.log.home.leftovers():
                 self.files.unlink(leftover)
-            engine.log.forget_history()
+            engine.log.history.forget_deleted()
 
     def _fill_disk(self) -> None:
         self.files.free = self.chance.randrange(900)

@@ -1,8 +1,8 @@
 """Kill or stop the server while it rewrites its log and producers write; then hold it to what it had acknowledged.
 
 As `test_crash.py`, with the log rewritten again and again: by the growth rule, and by a client that asks for it.  Some
-rounds kill the process that rewrites, and leave the server alone.  `tests/store/test_adopt.py` crashes the swap of base
-and manifest at each of its operations; here the moments are chance, and everything else takes part.
+rounds kill the process that rewrites, and leave the server alone.  `tests/store/log/appending/test_history.py` crashes
+the swap of base and manifest at each of its operations; here the moments are chance, and everything else takes part.
 """
 
 from __future__ import annotations

@@ -226,7 +226,7 @@ class Scrub:
         engine_log = self._engine.log
         manifest = engine_log.home.manifest
         if self._core.config.auto_repair and not damaged.isdisjoint(file.name for file in manifest.backlog):
-            engine_log.end_backlog()
+            engine_log.history.end_backlog()
             self.forget_gone()
             log.warning("the backlog was damaged and has ended: replicas that are away take a full sync")
         if self._core.config.auto_repair and LOG_MANIFEST in damaged:
@@ -241,7 +241,7 @@ class Scrub:
 
     def _write_manifest(self) -> None:
         try:
-            self._engine.log.write_manifest()
+            self._engine.log.listing.write()
         except LogWriteError as error:
             log.error("the manifest of the log was damaged and could not be written again: %s", error)
         else:

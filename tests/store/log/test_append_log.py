@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import tracemalloc
 from unittest.mock import patch
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverbed.store.errors import CorruptionError, LogWriteError
-from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.files.checksummed import ChecksummedReader
 from riverbed.store.log.files.part_reader import CHUNK_BYTES
 from riverbed.store.position import LogPosition
@@ -61,36 +60,6 @@ def test_batches_are_read_back_in_order_with_their_ends_and_times() -> None:
     assert log.size_bytes == len(files.data(FIRST)) == sum(batch.size for batch in batches)
 
 
-def test_what_is_written_is_the_commands_and_the_annotation_of_the_format() -> None:
-    files = FaultyFiles()
-    log = open_log(ROOT, files)
-    text = encode_command(xadd(1))
-    log.append(text, len(text), 1234)
-    assert files.data(FIRST) == text + encode_annotation(text, len(text), 1234)
-
-
-@pytest.mark.parametrize("failing", [0, 1])
-def test_a_long_batch_is_not_copied_and_is_cut_back_when_a_part_of_it_cannot_be_written(failing: int) -> None:
-    files = FaultyFiles()
-    log = open_log(ROOT, files)
-    append(log, [xadd(1)])
-    before, end = bytes(files.data(FIRST)), log.end
-    text = encode_command(xadd(2, b"x" * (1 << 20)))
-    files.fail("write", errno.ENOSPC, after=failing)
-    with pytest.raises(LogWriteError):
-        log.append(text, len(text), 1234)
-    assert (files.data(FIRST), log.end) == (before, end)
-
-    tracemalloc.start()
-    annotation = log.append(text, len(text), 1234)
-    copied = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert files.data(FIRST) == before + text + annotation
-    assert annotation == encode_annotation(text, log.end.offset, 1234)
-    assert copied < 2.5 * len(text)  # a file in memory grows by that; with a copy it would be above three
-    assert commands_of(reopened(files)[1]) == [[xadd(1)], [xadd(2, b"x" * (1 << 20))]]
-
-
 def test_lines_in_values_that_look_like_comments_do_not_make_reading_slow() -> None:
     batches = [[xadd(1, b"\r\n# not a comment\r\n#C")], [xadd(2, b"\n#\n#RB:")]]
     files, _ = filled(batches)
@@ -124,7 +93,7 @@ def test_reading_from_where_no_batch_ends_is_refused(shift: tuple[int, int, int]
 def test_nothing_is_appended_before_the_log_was_read_to_its_end() -> None:
     files, _ = filled(SOME)
     log = open_log(ROOT, files)
-    for operation in (lambda: append(log, [xadd(9)]), log.sync, log.rotate, lambda: log.end):
+    for operation in (lambda: append(log, [xadd(9)]), log.writer.sync, log.rotate, lambda: log.end):
         with pytest.raises(LogWriteError, match="not read"):
             operation()
     reading = log.read()
@@ -226,7 +195,7 @@ def test_a_full_file_is_closed_durably_before_the_next_begins() -> None:
     assert log.rotate_if_needed()
     assert log.end == LogPosition(2, 0, end.offset)
     append(log, [SELECT, xadd(3)])
-    log.sync()
+    log.writer.sync()
     assert log.incr_count == 2
     assert log.size_bytes == len(files.data(FIRST)) + len(files.data(SECOND))
     text = bytes(files.data(MANIFEST)).decode()
@@ -250,7 +219,7 @@ def test_a_rotation_that_fails_goes_on_in_the_present_file(operation: str) -> No
     assert log.rotate_if_needed() is True
     assert log.rotate_error is None
     append(log, [SELECT, xadd(5)])
-    log.sync()
+    log.writer.sync()
     _, found = reopened(files.crash())
     assert [words for batch in found for words in batch.commands] == [SELECT, *map(xadd, (1, 2, 3, 4)), SELECT, xadd(5)]
 
@@ -278,7 +247,7 @@ def script(files: FaultyFiles) -> tuple[list[list[Words]], list[list[Words]]]:
             head = [SELECT] if log.rotate_if_needed() else []
             tried.append([*head, xadd(number), SETTINGS])
             append(log, tried[-1])
-            log.sync()
+            log.writer.sync()
             durable = len(tried)
     except (LogWriteError, OSError):
         pass
@@ -303,107 +272,14 @@ def test_a_crash_at_any_operation_loses_nothing_that_was_synced() -> None:
                     append(log, [xadd(99)])
 
 
-# -- faults ------------------------------------------------------------------------------------------------------------
-
-
-def test_short_writes_are_completed() -> None:
-    files = FaultyFiles()
-    files.write_limit = 7
-    log = open_log(ROOT, files)
-    for commands in SOME:
-        append(log, commands)
-    _, found = reopened(files)
-    assert commands_of(found) == SOME
-
-
-def test_a_disk_that_fills_up_at_any_byte_leaves_whole_batches_and_is_survived() -> None:
-    text_bytes = len(encode_command(xadd(3))) + len(encode_annotation(encode_command(xadd(3)), 100, 1_700_000_000_000))
-    for free in range(text_bytes):
-        files = FaultyFiles()
-        log = open_log(ROOT, files)
-        append(log, [SELECT, xadd(1)])
-        append(log, [xadd(2)])
-        before = bytes(files.data(FIRST))
-        files.free = free
-        with pytest.raises(LogWriteError, match="No space left") as caught:
-            append(log, [xadd(3)])
-        assert isinstance(caught.value.__cause__, OSError)
-        assert caught.value.__cause__.errno == errno.ENOSPC
-        assert not log.broken
-        assert files.data(FIRST) == before
-        files.free = None
-        append(log, [xadd(4)])
-        log.sync()
-        _, found = reopened(files.crash())
-        assert commands_of(found) == [[SELECT, xadd(1)], [xadd(2)], [xadd(4)]]
-
-
-def test_a_write_that_cannot_be_cut_back_breaks_the_log_for_good() -> None:
+def test_the_log_is_fresh_until_something_that_counts_is_written() -> None:
     files = FaultyFiles()
     log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
-    log.sync()
-    files.free = 10
-    files.fail("truncate", errno.EIO)
-    with pytest.raises(LogWriteError, match="cutting it back"):
-        append(log, [xadd(2)])
-    files.free = None
-    assert log.broken
-    for operation in (lambda: append(log, [xadd(3)]), log.sync, log.rotate):
-        with pytest.raises(LogWriteError):
-            operation()
-    # What was written before can still be read here; the next start finds a torn tail.
-    assert commands_of(list(log.read())) == [[SELECT, xadd(1)]]
-    again, found = reopened(files)
-    assert commands_of(found) == [[SELECT, xadd(1)]]
-    assert again.torn_tail is not None
-
-
-def test_a_sync_that_failed_is_never_tried_again() -> None:
-    files = FaultyFiles()
-    log = open_log(ROOT, files)
-    append(log, [SELECT, xadd(1)])
-    log.sync()
-    append(log, [xadd(2)])
-    files.fail("sync", errno.EIO)
-    with pytest.raises(LogWriteError, match="Input/output error"):
-        log.sync()
-    assert log.broken
-    files.operations.clear()
-    for operation in (log.sync, lambda: append(log, [xadd(3)]), log.rotate_if_needed, log.rotate):
-        if operation == log.rotate_if_needed:
-            assert operation() is False
-            continue
-        with pytest.raises(LogWriteError):
-            operation()
-    assert files.operations == []
-    assert log.synced_offset == len(encode_command(SELECT) + encode_command(xadd(1)))
-
-
-def test_what_was_not_synced_is_lost_from_its_end() -> None:
-    files = FaultyFiles()
-    log = open_log(ROOT, files)
-    append(log, [SELECT, xadd(1)])
-    log.sync()
-    synced = log.end
-    append(log, [xadd(2)])
-    second = log.end
-    append(log, [xadd(3)])
-    assert log.unsynced_bytes == log.end.position - synced.position
-    for kept in range(log.end.position - synced.position + 1):
-        again, found = reopened(files.crash(kept))
-        expected = 1 + (synced.position + kept >= second.position) + (synced.position + kept >= log.end.position)
-        assert len(found) == expected
-        assert (again.torn_tail is None) == (
-            synced.position + kept in (synced.position, second.position, log.end.position)
-        )
-
-
-def test_syncing_nothing_costs_nothing() -> None:
-    files = FaultyFiles()
-    log = open_log(ROOT, files)
-    append(log, [SELECT])
-    log.sync()
-    files.operations.clear()
-    log.sync()
-    assert files.operations == []
+    assert not log.is_fresh
+    log.rotate()
+    assert log.is_fresh
+    log.writer.write_preface(encode_command(SELECT), 1)
+    assert log.is_fresh
+    append(log, [SELECT, xadd(2)])
+    assert not log.is_fresh

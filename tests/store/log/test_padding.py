@@ -47,8 +47,8 @@ REDIS_LINE_BYTES = 1023  # what it reads of a comment at once
 def put(log: Log, number: int, value: bytes = b"value") -> None:
     """A batch as the engine commits it where each is synced."""
     append(log, [SELECT, xadd(number, value)])
-    log.sync()
-    log.pad()
+    log.writer.sync()
+    log.writer.pad()
 
 
 def padded(*values: bytes) -> tuple[FaultyFiles, Log]:
@@ -81,9 +81,9 @@ def put_verbatim(log: Log, value: bytes) -> None:
     """Batch 2, in two pieces, as a replica gets it and commits it where each is synced."""
     batch = batch_of(log, value)
     offset = log.end.offset + batch.rfind(b"\n#CK") + 1
-    log.append_verbatim((batch[:20], batch[20:]), offset)
-    log.sync()
-    log.pad()
+    log.writer.append_verbatim((batch[:20], batch[20:]), offset)
+    log.writer.sync()
+    log.writer.pad()
 
 
 def assert_comments(rest: bytes) -> None:
@@ -242,7 +242,7 @@ def test_nothing_is_put_behind_batches_without_padding() -> None:
     append(log, [SELECT, xadd(2, ending_at(log, LINE_BYTES - 1))])
     assert rest_of(files, log) == b""
     batch = batch_of(log, ending_at(log, LINE_BYTES - 1))
-    log.append_verbatim((batch,), log.end.offset + batch.rfind(b"\n#CK") + 1)
+    log.writer.append_verbatim((batch,), log.end.offset + batch.rfind(b"\n#CK") + 1)
     assert rest_of(files, log) == b""
 
 
@@ -252,9 +252,9 @@ def test_a_batch_may_end_one_byte_before_the_padding_does() -> None:
     value = b"v" * (2 * room - 1 - len(batch_of(log, b"v" * room)))
     append(log, [SELECT, xadd(2, value)])
     assert rest_of(files, log) == SHORT_LINE
-    log.sync()
+    log.writer.sync()
     files.free = 0
-    log.pad()
+    log.writer.pad()
     assert rest_of(files, log) == SHORT_LINE  # and no half of it
     files.free = None
     log.rotate()
@@ -352,11 +352,11 @@ def padded_in_part(value: bytes, *faults: str) -> tuple[FaultyFiles, Log]:
     """A log of one batch, for whose padding the disk had a thousand bytes; operations of `faults` fail."""
     files, log = padded()
     append(log, [SELECT, xadd(1, value)])
-    log.sync()
+    log.writer.sync()
     files.free = 1000
     for operation in faults:
         files.fail(operation, errno.EIO)
-    log.pad()
+    log.writer.pad()
     return files, log
 
 
@@ -394,8 +394,8 @@ def test_a_batch_that_fails_within_padding_is_cut_off(number: int) -> None:
         append(log, [xadd(2)])
     assert rest_of(files, log) == b""
     files.operations.clear()
-    log.sync()  # with the new length
-    log.sync()
+    log.writer.sync()  # with the new length
+    log.writer.sync()
     assert files.operations == ["sync"]
     put(log, 3)
     assert_comments(rest_of(files, log))
@@ -407,8 +407,8 @@ def test_a_batch_whose_sync_fails_is_cut_off_with_its_padding() -> None:
     append(log, [xadd(2)])
     files.fail("sync", errno.EIO)
     with pytest.raises(LogWriteError):
-        log.sync()
-    assert log.drop_last_batch()
+        log.writer.sync()
+    assert log.writer.drop_last_batch()
     assert rest_of(files, log) == b""
     log.close()
     assert len(reopened(files)[1]) == 1
@@ -420,7 +420,7 @@ def test_a_batch_whose_sync_fails_is_cut_off_with_its_padding() -> None:
 def test_a_file_that_is_closed_ends_with_its_last_batch() -> None:
     files, log = padded(b"a")
     append(log, [xadd(2)])
-    log.sync()  # with the padding behind it
+    log.writer.sync()  # with the padding behind it
     end = log.end.position
     log.rotate()
     assert len(files.data(FIRST)) == len(files.crash().data(FIRST)) == end
@@ -446,7 +446,7 @@ def test_a_log_that_is_broken_is_left_as_it_is() -> None:
     files.fail("sync", errno.EIO)
     append(log, [xadd(2)])
     with pytest.raises(LogWriteError):
-        log.sync()
+        log.writer.sync()
     log.close()
     assert len(files.data(FIRST)) == size
 

@@ -169,7 +169,7 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
         append(log, [SELECT, xadd(number, b"x" * 100)])
         log.rotate_if_needed()
     append(log, [SELECT, xadd(5)])
-    log.sync()
+    log.writer.sync()
     known = log.synced
     append(log, [xadd(6)])
     log.close()
@@ -199,7 +199,7 @@ def test_short_writes_are_completed_when_a_tail_is_written_again(limit: int | No
     append(log, [SELECT, xadd(1)])
     files.fail("sync", errno.EIO)
     with pytest.raises(LogWriteError):
-        log.sync()
+        log.writer.sync()
     log.close()
     files.write_limit = limit
     _, found = reopened(files)

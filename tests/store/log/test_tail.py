@@ -23,7 +23,7 @@ def grown(log: Log, numbers: range) -> list[LogPosition]:
     ends = []
     for number in numbers:
         if log.rotate_if_needed() and log.end.offset:
-            log.write_preface(PREFACE, 1_700_000_000_000)
+            log.writer.write_preface(PREFACE, 1_700_000_000_000)
         commands = [xadd(number, chance.randbytes(chance.randint(0, 300))) for _ in range(chance.randint(1, 3))]
         append(log, [*([SELECT] if not log.end.offset else []), *commands, *([SETTINGS] * chance.randint(0, 1))])
         ends.append(log.end)
@@ -77,7 +77,7 @@ def test_a_feed_goes_on_as_the_log_grows(log: Log, verbatim: bool) -> None:
         got += all_of(tail, 100 + number)
     tail.close()
     assert got == read(log, LogPosition(1, 0, 0), 1 << 20, verbatim=verbatim)
-    assert not log.tails
+    assert not log.history.tails
 
 
 @pytest.mark.parametrize("verbatim", [True, False])
@@ -86,7 +86,7 @@ def test_a_feed_that_holds_its_files_outlives_them(log: Log, verbatim: bool) -> 
     expected = read(log, ends[3], 1 << 20, verbatim=verbatim)
     tail = LogTail(log, log._files, ends[3], verbatim=verbatim)
     got = tail.read(100)
-    log.hold_tails()
+    log.history.hold_tails()
     kept = log.home.manifest.incrs[-1:]
     for file in log.home.manifest.incrs[:-1]:
         log._files.unlink(HOME / file.name)
@@ -104,7 +104,7 @@ def test_files_are_open_once_for_all_who_read_them(log: Log) -> None:
     tails = [LogTail(log, files, ends[0], verbatim=number % 2 == 0) for number in range(60)]
     for tail in tails:
         tail.read(100)
-    log.hold_tails()
+    log.history.hold_tails()
     assert files.open_count - before <= log.incr_count
     expected = [all_of(tail, 1000) for tail in tails[:2]]
     assert files.open_count - before <= log.incr_count
@@ -142,7 +142,7 @@ def test_a_feed_that_jumps_lets_go_of_the_files_it_passes_over(log: Log) -> None
     before = files.open_count
     tail = LogTail(log, files, ends[0], verbatim=True)
     tail.read(1)
-    log.hold_tails()
+    log.history.hold_tails()
     tail.jump(log.end)
     assert files.open_count <= before + 1
     tail.close()
@@ -154,7 +154,7 @@ def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
     log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
     log.rotate()
-    log.write_preface(PREFACE, 1_700_000_000_000)
+    log.writer.write_preface(PREFACE, 1_700_000_000_000)
     append(log, [xadd(2)])
     covered = encode_command([b"SELECT", b"5"]) + encode_command(xadd(1, b"\n#value"))
     text = covered + encode_annotation(covered, log.home.manifest.incrs[1].start_offset or 0, 1)

@@ -101,13 +101,13 @@ def test_a_file_that_changes_leaves_everything_as_it_was(
     if when == "before it is executed":
         spoil(long)
     else:
-        append = pair[0].store.engine.log.append_verbatim
+        append = pair[0].store.engine.log.writer.append_verbatim
 
         def spoiled_before(pieces: Iterator[bytes], offset: int) -> None:
             spoil(long)
             append(pieces, offset)
 
-        monkeypatch.setattr(pair[0].store.engine.log, "append_verbatim", spoiled_before)
+        monkeypatch.setattr(pair[0].store.engine.log.writer, "append_verbatim", spoiled_before)
     with pytest.raises(LogWriteError, match="other bytes"):
         pair[0].apply([long])
     monkeypatch.undo()
@@ -125,7 +125,7 @@ def test_memory_that_ends_while_it_is_logged_leaves_no_part_in_the_log(
     data = log_bytes([SHORT, LONG, MORE])
     short, long, more = streamed(data, tmp_path)
     pair[0].apply([short])
-    append = pair[0].store.engine.log.append_verbatim
+    append = pair[0].store.engine.log.writer.append_verbatim
 
     def starved(pieces: Iterator[bytes], offset: int) -> None:
         def some() -> Iterator[bytes]:
@@ -134,7 +134,7 @@ def test_memory_that_ends_while_it_is_logged_leaves_no_part_in_the_log(
 
         append(some(), offset)
 
-    monkeypatch.setattr(pair[0].store.engine.log, "append_verbatim", starved)
+    monkeypatch.setattr(pair[0].store.engine.log.writer, "append_verbatim", starved)
     with pytest.raises(LogWriteError):
         pair[0].apply([long])
     monkeypatch.undo()

@@ -282,7 +282,7 @@ def test_tables_are_not_believed_when_the_log_that_they_cover_could_not_be_synce
         def fail(unsynced: object) -> None:
             raise OSError(5, "Input/output error")
 
-        patch.setattr(store.engine.log, "sync_bytes", fail)
+        patch.setattr(store.engine.log.writer, "sync_bytes", fail)
         durability.run()
     with pytest.raises(LogWriteError, match="Input/output error"):
         store.engine.end_checkpoint()

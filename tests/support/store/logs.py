@@ -31,7 +31,7 @@ def append(log: Log, commands: list[Words], now_ms: int = 1_700_000_000_000) -> 
     """One batch; what Redis 7 does not know goes into comment lines."""
     plain = [encode_command(words) for words in commands if words[0] != b"XCFGSET"]
     parts = [(encode_extension if words[0] == b"XCFGSET" else encode_command)(words) for words in commands]
-    log.append(b"".join(parts), sum(map(len, plain)), now_ms)
+    log.writer.append(b"".join(parts), sum(map(len, plain)), now_ms)
 
 
 def open_log(directory: Path, files: Files, **options: Any) -> Log:
@@ -65,7 +65,7 @@ def filled(batches: list[list[Words]], segment_bytes: int = 1 << 30) -> tuple[Fa
         log.rotate_if_needed()
         append(log, commands, now_ms=1_700_000_000_000 + number)
         ends.append(log.end)
-    log.sync()
+    log.writer.sync()
     log.close()
     assert files.open_count == 0
     return files, ends

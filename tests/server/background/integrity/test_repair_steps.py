@@ -213,11 +213,11 @@ def test_damage_begins_no_repair_from_a_broken_log_nor_soon_after_one_that_faile
     async def body() -> None:
         repaired = Repaired(tmp_path)
         engine: Any = repaired.ticks.engine
-        broken, engine.log.broken = engine.log.broken, True
+        broken, engine.log.condition.broken = engine.log.broken, True
         repaired.repairs.damage_met()
         await repaired.ticks.settle()
         assert not Process.orders
-        engine.log.broken = broken
+        engine.log.condition.broken = broken
         Process.failure = "no process"
         repaired.repairs.damage_met()
         await repaired.end()

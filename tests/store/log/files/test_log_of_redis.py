@@ -87,7 +87,7 @@ def test_a_log_without_annotations_is_read_and_continued_in_a_file_of_ours() -> 
         append(log, [xadd(1000)])
     assert log.rotate_if_needed()
     append(log, [SELECT, xadd(1000)])
-    log.sync()
+    log.writer.sync()
     again, found = reopened(files.crash())
     assert flat(found) == [*base, *incr, SELECT, xadd(1000)]
     assert again.end.file_seq == 2
@@ -131,7 +131,7 @@ def test_the_empty_rdb_of_a_new_redis_is_an_empty_base() -> None:
     assert flat(found) == [SELECT, xadd(1)]
     log.rotate_if_needed()
     append(log, [SELECT, xadd(2)])
-    log.sync()
+    log.writer.sync()
     assert flat(reopened(files.crash())[1]) == [SELECT, xadd(1), SELECT, xadd(2)]
 
 
@@ -307,7 +307,7 @@ def test_a_real_redis_loads_the_directory(tmp_path: Path, start_redis: StartRedi
         append(log, [*head, xadd(2 * number + 1, lookalike(number)), SETTINGS, xadd(2 * number + 2)])
         count += 2
     append(log, [[b"XCFGSET", b"k" * 5000]])
-    log.sync()
+    log.writer.sync()
     log.close()
     assert log.incr_count > 3
     program = shutil.which("redis-check-aof")

@@ -50,14 +50,14 @@ def adopt(log: Log, files: FaultyFiles, from_seq: int, state: list[Words] = STAT
     begin = next(file.start_offset for file in log.home.manifest.incrs if file.seq == from_seq)
     assert begin is not None
     size = write_base(TEMPORARY, pieces_of(state), files, offset=begin, now_ms=1)
-    return log.adopt_base(TEMPORARY, size.size, size.command_bytes, from_seq)
+    return log.history.adopt_base(TEMPORARY, size.size, size.command_bytes, from_seq)
 
 
 def remove_leftovers(log: Log, files: FaultyFiles) -> None:
     for path in log.home.leftovers():
         if files.exists(path):
             files.unlink(path)
-    log.forget_history()
+    log.history.forget_deleted()
 
 
 def test_the_log_begins_with_the_new_base_and_goes_on_with_what_was_written_meanwhile() -> None:
@@ -67,7 +67,7 @@ def test_the_log_begins_with_the_new_base_and_goes_on_with_what_was_written_mean
     append(log, LATER[0])
     base = adopt(log, files, seq)
     append(log, LATER[1])
-    log.sync()
+    log.writer.sync()
     end, size = log.end, log.size_bytes
     assert base == log.base
     assert base == Base(FIRST_BASE, 1, len(files.data(FIRST_BASE)), base.command_bytes, begin)
@@ -99,7 +99,7 @@ def test_history_that_is_still_there_stays_listed() -> None:
     log, seq = begun(files)
     adopt(log, files, seq)
     files.unlink(HOME / "appendonly.aof.1.incr.aof")
-    log.forget_history()
+    log.history.forget_deleted()
     assert [file.name for file in log.home.manifest.history] == ["appendonly.aof.2.incr.aof"]
 
 
@@ -122,7 +122,7 @@ def test_an_empty_state_is_an_empty_base() -> None:
     base = adopt(log, files, seq, [])
     assert (base.size, base.command_bytes) == (0, 0)
     append(log, LATER[0])
-    log.sync()
+    log.writer.sync()
     _, batches = reopened(files.crash())
     assert commands_of(batches) == [LATER[0]]
 
@@ -134,16 +134,6 @@ def test_files_that_a_killed_rewrite_left_are_found_and_not_read() -> None:
     assert log.home.leftovers() == [TEMPORARY]
     _, batches = reopened(files)
     assert commands_of(batches) == PAST
-
-
-def test_the_log_is_fresh_until_something_that_counts_is_written() -> None:
-    files = FaultyFiles()
-    log, _ = begun(files)
-    assert log.is_fresh
-    log.write_preface(encode_command(SELECT), 1)
-    assert log.is_fresh
-    append(log, LATER[0])
-    assert not log.is_fresh
 
 
 def watch(files: FaultyFiles, stop: int, copies: list[FaultyFiles]) -> None:
@@ -166,7 +156,7 @@ def test_a_crash_at_any_operation_leaves_the_old_log_or_the_new_one() -> None:
         files = FaultyFiles()
         log, seq = begun(files)
         append(log, LATER[0])
-        log.sync()
+        log.writer.sync()
         first = len(files.operations)
         copies: list[FaultyFiles] = []
         watch(files, first + stop, copies)
@@ -193,12 +183,12 @@ def test_an_adoption_that_fails_leaves_the_log_as_it_was(operation: str) -> None
     before = log.home.manifest
     files.fail(operation, errno.ENOSPC)
     with pytest.raises(LogWriteError):
-        log.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
+        log.history.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
     assert log.home.manifest == before
     assert log.base is None
     assert not files.exists(FIRST_BASE)
     append(log, LATER[1])
-    log.sync()
+    log.writer.sync()
     assert commands_of(reopened(files.crash())[1]) == PAST + LATER
 
 
@@ -208,7 +198,7 @@ def test_an_adoption_nobody_knows_the_outcome_of_breaks_the_log() -> None:
     size = write_base(TEMPORARY, pieces_of(STATE), files, offset=log.end.offset, now_ms=1)
     files.fail("sync_directory", errno.EIO, after=1)
     with pytest.raises(LogWriteError):
-        log.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
+        log.history.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
     assert log.broken
     for names in (False, True):
         assert commands_of(reopened(files.crash(names=names))[1]) in (PAST, [[words] for words in STATE])
@@ -263,7 +253,7 @@ def test_the_former_bases_are_not_kept() -> None:
     append(log, LATER[0])
     log.rotate()
     adopt(log, files, log.end.file_seq)
-    assert [path.name for path in log.begin_removal(0)] == ["appendonly.aof.1.base.aof"]
+    assert [path.name for path in log.history.begin_removal(0)] == ["appendonly.aof.1.base.aof"]
     assert kept(log) == [f"appendonly.aof.{seq}.incr.aof" for seq in (1, 2, 3)]
 
 
@@ -275,12 +265,12 @@ def test_files_that_are_about_to_be_deleted_are_sent_to_no_further_replica() -> 
     tail = LogTail(log, files, LogPosition(1, 0, 0), verbatim=True)
     offset = log.home.manifest.backlog[0].end_offset
     assert offset is not None
-    assert [path.name for path in log.begin_removal(offset)] == [first]
+    assert [path.name for path in log.history.begin_removal(offset)] == [first]
     assert kept(log) == [second]
     files.unlink(HOME / first)
     assert b"".join(iter(lambda: tail.read(1000), b"")).count(b"XADD") == 3  # it has the file open
     tail.close()
-    log.forget_history()
+    log.history.forget_deleted()
     again, _ = reopened(files.crash())
     assert kept(again) == [second]
 

@@ -1,0 +1,83 @@
+"""The manifest of a log that is appended to: it is replaced when a file begins, and when ids, policy or base change.
+
+A manifest that cannot be written is an error, and the log continues with the old one.  When a crash may bring back the
+old one in the place of the new, the log is broken: it would append to a file that the next start may not read.
+
+`home.py` knows the files and names; this module knows how much of the log they are, and what a failure means for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from riverbed.store.errors import LogWriteError
+from riverbed.store.log.appending.condition import Condition
+from riverbed.store.log.home import Base, LogHome
+from riverbed.store.log.manifest import LogFile, Manifest, ReplacedError
+from riverbed.store.replication_id import ReplicationIds
+
+
+class Listing:
+    """The files in `home` as the manifest lists them."""
+
+    def __init__(self, home: LogHome, condition: Condition) -> None:
+        self.base_bytes = 0
+        self.closed_bytes = 0  # of all files but the one that is appended to
+        self.lacks_replids = False  # the manifest on the disk has other replication ids
+        self._home = home
+        self._condition = condition
+
+    def measure(self) -> None:
+        """Find the bytes of the base, and of all files.  Raises CorruptionError when one is not as listed, OSError."""
+        sizes = {part.file: part.size for part in self._home.parts()}
+        base = self._home.manifest.base
+        self.closed_bytes = sum(sizes.values())
+        self.base_bytes = sizes[base] if base is not None else 0
+
+    def measure_closed(self) -> None:
+        """Find the bytes of all files but the last one.  Raises as `measure` does."""
+        self.closed_bytes = sum(part.size for part in self._home.parts()[:-1])
+
+    @property
+    def base(self) -> Base | None:
+        """The base that the first incr continues, None when there is none."""
+        return self._home.base(self.base_bytes)
+
+    # -- replacing the manifest ----------------------------------------------------------------------------------------
+
+    def put(self, manifest: Manifest) -> None:
+        """Replace the manifest, durably.  Raises LogWriteError with the old one in place, or the log broken."""
+        try:
+            self._home.put_manifest(manifest)
+        except ReplacedError as error:
+            raise self._condition.break_log(str(error)) from error
+        except OSError as error:
+            raise LogWriteError(f"the manifest could not be written: {error}") from error
+        self.lacks_replids = False
+
+    def write(self) -> None:
+        """Write the manifest again, in the place of what the disk has.  Raises LogWriteError as `put` does."""
+        self.put(self._home.manifest)
+
+    def set_replids(self, replids: ReplicationIds) -> None:
+        """Use other replication ids from here on.
+
+        Raises LogWriteError when they could not be made durable; they apply all the same, and the next append tries
+        again before it writes.
+        """
+        self._home.manifest = replace(self._home.manifest, replids=replids)
+        self.lacks_replids = True
+        self.write()
+
+    def note_policy(self, *, is_unsynced: bool) -> None:
+        """Note whether a power cut may take writes that later ones follow, before the first such write.
+
+        Raises LogWriteError as `put` does.
+        """
+        self.put(replace(self._home.manifest, is_unsynced=is_unsynced))
+
+    def begin_file(self, offset: int, last_size: int, first_seq: int) -> tuple[LogFile, int]:
+        """Create and list the next incr, as `LogHome.begin_file` does; the file before it is closed from now on."""
+        file, fd = self._home.begin_file(offset, last_size, first_seq)
+        self.closed_bytes += last_size
+        return file, fd
