@@ -125,6 +125,14 @@ class Blocking:
             if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
                 self._tell_those_behind(place, block, reply)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether clients of keys that have changed get their turns in the next ticks only.
+
+        What the client that has changed one asks for next has to wait: a consumer would get what is for the others.
+        """
+        return bool(self._unserved)
+
     def _is_time_over(self) -> bool:
         """Whether the turn has no time for one more client."""
         self._served += 1

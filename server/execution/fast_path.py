@@ -300,7 +300,7 @@ class FastPath:
                     ended = clock()
                     record(request, entry, run_count, ended - begun)
                     run_of, begun = None, ended
-                    if ended >= waking_end:
+                    if ended >= waking_end or self._blocking.is_behind:
                         self._hold_back(session, [*waiting])
                         break
                 produced += len(wire)

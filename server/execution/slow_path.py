@@ -91,6 +91,8 @@ class SlowPath:
             session.release_pushes()
         if self._signals:
             self._blocking.serve()
+            if self._blocking.is_behind:
+                return Turn.WAITS_AFTER
         # the command may have changed this: it blocked, or its reply is a long one
         must_wait: bool = session.must_wait
         return Turn.WAITS_AFTER if must_wait else Turn.GOES_ON

@@ -305,6 +305,29 @@ def test_a_crowd_is_served_over_several_turns_and_in_order(tmp_path: Path, comma
     in_loop(body())
 
 
+@pytest.mark.parametrize("add", ["XADD s {} f v", "XADD s {} f v|XLEN s", "MULTI|XADD s {} f v|EXEC"])
+def test_each_of_a_crowd_gets_one_entry_of_a_pipeline(tmp_path: Path, add: str) -> None:
+    """As from Redis, which serves those who wait behind each command, however long that takes."""
+
+    async def body() -> None:
+        ticks = hurried_ticks(tmp_path)
+        writer = ticks.connect()
+        writer.send("XGROUP CREATE s g 0 MKSTREAM")
+        await ticks.settle()
+        clients = await crowd(ticks, 20, "XREADGROUP GROUP g c# BLOCK 0 STREAMS s >")
+        lines = [line for number in range(1, 21) for line in add.format(f"{number}-0").split("|")]
+        writer.send(*lines)
+        for _ in range(4):
+            await ticks.settle()
+        replies = [client.replies() for client in clients]
+        assert [reply.count(b"-0\r\n") for (reply,) in replies] == [1] * 20
+        assert all(b"$%d\r\n%d-0\r\n" % (len(f"{n}-0"), n) in reply for n, (reply,) in enumerate(replies, 1))
+        assert len(writer.replies()) == 1 + len(lines)
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_crowd_whose_time_is_up_is_told_over_several_turns(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = hurried_ticks(tmp_path)
