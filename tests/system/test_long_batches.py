@@ -71,9 +71,13 @@ def received(server: RiverbedServer) -> int:
 
 
 def log_end(server: RiverbedServer, size: int) -> bytes:
-    """The last `size` bytes of the log, without the SELECT with which each server begins a file of its own."""
+    """The last `size` bytes of the log, without the SELECT with which each server begins a file of its own.
+
+    And without the padding behind the last batch, whose length depends on how many batches come at once.
+    """
     files = sorted(server.directory.glob(LOG_GLOB), key=lambda path: int(path.name.split(".")[-3]))
-    return b"".join(PREFACE.sub(b"", path.read_bytes()) for path in files)[-size:]
+    batches = (path.read_bytes().rstrip(b"#\n") + b"\n" for path in files)
+    return b"".join(PREFACE.sub(b"", data) for data in batches)[-size:]
 
 
 @pytest.mark.parametrize("answer", [CONTINUE, FULL_SYNC], ids=["a log that goes on", "a full sync"])
