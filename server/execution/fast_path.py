@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _WAITS: Final = frozenset((Block, LongReply, SlicedCommand))
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MAX_REQUESTS_A_TICK: Final = 2048
-# Where each sync takes a millisecond or more, the pipelines of fifty clients share one.
+# Where each sync takes half a millisecond or more, the pipelines of fifty clients share one.
 MAX_REQUESTS_A_SLOW_SYNC: Final = 8192
 MAX_SECONDS_A_TICK: Final = 0.003
 # The time that requests have in a tick in which slices took longer.

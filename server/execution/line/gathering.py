@@ -2,17 +2,16 @@
 
 With `appendfsync always` a tick ends in a sync, and its clients have their replies behind it.  A tick that begins with
 the first of their next requests finds a part of them.  The others wait for a sync of their own, and so it stays: there
-are two groups of clients, and each waits for the syncs of both.  Where a sync takes a millisecond or more, to wait for
-the rest may cost less: half of a sync at most, as PostgreSQL advises for its `commit_delay`.
-
-Whether it does depends on the clients: some think for longer, or are many in one slow process.  So it is tried: a round
-of ticks that wait against the round before, which did not.  The way that answers more clients a second is kept for a
-while, and then the other one is tried again.
+are two groups of clients, and each waits for the syncs of both.  Where a sync takes half a millisecond or more, to wait
+for the rest may cost less: half of a sync or a little more, as PostgreSQL advises for its `commit_delay`.  Whether it
+does is found out by trials, see `trial.py`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from riverbed.server.execution.line.trial import Trial
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,14 +26,8 @@ SLOW_S: Final = 0.0005
 _PART: Final = 0.5
 _LEAST_S: Final = 0.001
 MOST_S: Final = 0.005
-ROUND: Final = 32  # ticks
-# Rounds of one way between two of the other one.
-ROUNDS: Final = 16
-# To wait has to answer so many times as many clients: otherwise it only makes replies late.
-_WORTH: Final = 1.1
 # The time between two ticks, in syncs, in which clients have paused: it says nothing about either way.
 _PAUSE: Final = 10
-_SHORTEST_ROUND_S: Final = 1e-6
 
 
 class Gathering:
@@ -53,14 +46,8 @@ class Gathering:
         self._seen = 0  # arrivals that were looked at
         self._timer: asyncio.TimerHandle | None = None
         self._may_miss = 0  # as many clients as were missing when a wait of this round was over
-        self._does_wait = False
-        self._is_trial = False
-        self._rounds = ROUNDS  # since the last trial
-        self._ticks = 0  # of this round
-        self._clients = 0  # that it has answered
-        self._at_once = 0  # clients that were answered in between, by ticks without a sync
-        self._took_s = 0.0
-        self._rate = 0.0  # of the round before
+        self._trial = Trial()
+        self._at_once = 0  # clients that were answered since then, by ticks without a sync
 
     def synced(self, seconds: float, *, is_waited_for: bool) -> None:
         """Note how long a sync took, and whether replies have waited for it."""
@@ -73,16 +60,14 @@ class Gathering:
         """Note the clients that a tick has answered."""
         self._end()
         now = self._clock()
-        self._ticks += 1
         took_s = now - self._begun
         self._begun = now
         if took_s < _PAUSE * self._last_s:
-            self._clients += len(sessions) + self._at_once
-            self._took_s += took_s
+            self._trial.count(len(sessions) + self._at_once, took_s)
         self._at_once = 0
-        if self._ticks >= ROUND:
-            self._end_round()
-        if self._does_wait:
+        if self._trial.end_tick():
+            self._may_miss = 0
+        if self._trial.does_wait:
             self._missing = {session for session in sessions if _may_send(session)}
             self._seen = 0
 
@@ -135,21 +120,6 @@ class Gathering:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _end_round(self) -> None:
-        rate = self._clients / max(self._took_s, _SHORTEST_ROUND_S)
-        self._took_s = 0.0
-        self._ticks = self._clients = self._may_miss = 0
-        self._rounds += 1
-        if self._is_trial:
-            self._is_trial = False
-            self._rounds = 0
-            waiting, at_once = (rate, self._rate) if self._does_wait else (self._rate, rate)
-            self._does_wait = waiting > _WORTH * at_once
-        elif self._rounds >= ROUNDS:
-            self._is_trial = True
-            self._does_wait = not self._does_wait
-        self._rate = rate
 
 
 def _may_send(session: Session) -> bool:

@@ -14,7 +14,8 @@ import pytest
 
 from riverbed.server.commands.session import Session
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
-from riverbed.server.execution.line.gathering import MOST_S, ROUND, ROUNDS, SLOW_S, Gathering
+from riverbed.server.execution.line.gathering import MOST_S, SLOW_S, Gathering
+from riverbed.server.execution.line.trial import ROUND, ROUNDS
 from riverbed.server.stats.stats import Stats
 from tests.support.faults.processes.slow_sync import SlowSync
 from tests.support.in_process import HandClock
@@ -223,8 +224,10 @@ def _slow(directory: Path) -> Ticks:
     return ticks
 
 
-async def _begin_to_wait(ticks: Ticks, clients: list[Client]) -> None:
-    """Have ticks wait: two clients that take turns, then the two together, which answers twice as many a second."""
+async def _waiting_ticks(directory: Path) -> tuple[Ticks, list[Client]]:
+    """Slow ticks that wait: of two clients that take turns, and then come together, twice as many are answered."""
+    ticks = _slow(directory)
+    clients = [ticks.connect(), ticks.connect()]
     for _ in range(ROUND + 2):
         await ticks.ask(clients[0], "XADD s * f v")
     for _ in range(ROUND):
@@ -233,13 +236,12 @@ async def _begin_to_wait(ticks: Ticks, clients: list[Client]) -> None:
         await ticks.settle()
     for client in clients:
         client.replies()
+    return ticks, clients
 
 
 def test_two_clients_that_take_turns_come_to_share_their_syncs(tmp_path: Path) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
-        clients = [ticks.connect(), ticks.connect()]
-        await _begin_to_wait(ticks, clients)
+        ticks, clients = await _waiting_ticks(tmp_path)
         clients[0].send("XADD s * f v")
         await ticks.settle()
         assert clients[0].replies() == []
@@ -278,9 +280,7 @@ def test_nobody_waits_where_that_costs_as_many_readers(tmp_path: Path) -> None:
 
 def test_a_client_that_is_waited_for_in_vain_delays_the_others_for_a_moment_only(tmp_path: Path) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
-        clients = [ticks.connect(), ticks.connect()]
-        await _begin_to_wait(ticks, clients)
+        ticks, clients = await _waiting_ticks(tmp_path)
         clients[0].send("XADD s * f v", "PING")
         await ticks.settle()
         assert clients[0].replies() == []
@@ -294,9 +294,7 @@ def test_a_client_that_is_waited_for_in_vain_delays_the_others_for_a_moment_only
 
 def test_a_client_that_leaves_is_waited_for_no_longer(tmp_path: Path) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
-        clients = [ticks.connect(), ticks.connect()]
-        await _begin_to_wait(ticks, clients)
+        ticks, clients = await _waiting_ticks(tmp_path)
         clients[1].leave()
         assert len(await ticks.ask(clients[0], "XADD s * f v")) == 1
         ticks.close()
@@ -306,9 +304,7 @@ def test_a_client_that_leaves_is_waited_for_no_longer(tmp_path: Path) -> None:
 
 def test_a_client_that_leaves_while_it_is_waited_for_ends_the_wait(tmp_path: Path) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
-        clients = [ticks.connect(), ticks.connect()]
-        await _begin_to_wait(ticks, clients)
+        ticks, clients = await _waiting_ticks(tmp_path)
         clients[0].send("XADD s * f v")
         await ticks.settle()
         assert clients[0].replies() == []
@@ -323,9 +319,7 @@ def test_a_client_that_leaves_while_it_is_waited_for_ends_the_wait(tmp_path: Pat
 @pytest.mark.parametrize("wait", ["XREAD BLOCK 0 STREAMS other $", "SUBSCRIBE channel", "MONITOR"])
 def test_a_client_that_waits_for_others_is_not_waited_for(tmp_path: Path, wait: str) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
-        clients = [ticks.connect(), ticks.connect()]
-        await _begin_to_wait(ticks, clients)
+        ticks, clients = await _waiting_ticks(tmp_path)
         clients[0].send("XADD s * f v")
         clients[1].send(wait)
         await ticks.settle()
@@ -339,9 +333,7 @@ def test_a_client_that_waits_for_others_is_not_waited_for(tmp_path: Path, wait: 
 @pytest.mark.parametrize("appendfsync", ["everysec", "no"])
 def test_nobody_waits_for_clients_once_no_reply_waits_for_a_sync(tmp_path: Path, appendfsync: str) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
-        clients = [ticks.connect(), ticks.connect()]
-        await _begin_to_wait(ticks, clients)
+        ticks, clients = await _waiting_ticks(tmp_path)
         for client in clients:
             client.send("XADD s * f v", f"CONFIG SET appendfsync {appendfsync}")
         await ticks.settle()
@@ -356,9 +348,7 @@ def test_nobody_waits_for_clients_once_no_reply_waits_for_a_sync(tmp_path: Path,
 
 def test_a_reader_that_was_answered_without_a_sync_is_not_waited_for(tmp_path: Path) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
-        clients = [ticks.connect(), ticks.connect()]
-        await _begin_to_wait(ticks, clients)
+        ticks, clients = await _waiting_ticks(tmp_path)
         for client in clients:
             client.send("XLEN s")
         await ticks.settle()
