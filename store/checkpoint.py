@@ -1,5 +1,7 @@
 """Makes a checkpoint durable after LMDB has committed it: first the log that it covers, then the tables.
 
+The next file of the log may begin where the checkpoint is.  It is listed in between.
+
 A disk needs a few milliseconds, or tens of them, and clients need not wait for it: a thread may call `run` while the
 next ticks change log and tables.  `settle` reports the result to log and tables, between ticks.
 """
@@ -17,6 +19,7 @@ from riverbed.store.progress import ignore
 
 if TYPE_CHECKING:
     from riverbed.store.log.append_log import Log
+    from riverbed.store.log.appending.replacement import Replacement
     from riverbed.store.options import Clock
     from riverbed.store.tables.environment import Tables
 
@@ -26,9 +29,12 @@ class Durability:
 
     def __init__(self, log: Log, tables: Tables, clock: Clock) -> None:
         self.place = log.end
+        self.next_file: Replacement | None = None  # syncs the log, and lists a file of it that begins there
         self.seconds = 0.0  # how long log and tables took
         self.log_s: float | None = None  # how long the log took; None when it was durable before
         self._writer = log.writer
+        self._listing = log.listing
+        self._condition = log.condition
         self._tables = tables
         self._clock = clock
         self._begun = clock.monotonic()
@@ -48,7 +54,11 @@ class Durability:
     def _sync(self) -> None:
         begun = self._clock.monotonic()
         try:
-            if self._unsynced is not None:
+            if self.next_file is not None:
+                self.next_file.run()
+                if self.next_file.sync_error is not None:
+                    raise self.next_file.sync_error
+            elif self._unsynced is not None:
                 self._writer.sync_bytes(self._unsynced)
                 self.log_s = self._clock.monotonic() - begun
         except OSError as error:
@@ -72,9 +82,18 @@ class Durability:
             raise LogWriteError("the server is stopping")
 
     def settle(self) -> None:
-        """Report to the log how far it is durable.  Raises LogWriteError, which breaks the log, or lmdb.Error."""
-        if self._unsynced is not None:
-            self._writer.was_synced(self._unsynced, self._log_error)
+        """Report to the log how far it is durable, and which file is the last one.
+
+        Raises LogWriteError, which breaks the log, or lmdb.Error.
+        """
+        try:
+            if self._unsynced is not None:
+                self._writer.was_synced(self._unsynced, self._log_error)
+        finally:
+            if self.next_file is not None:
+                self._listing.settle()
+        if self.next_file is not None and self._condition.broken:
+            raise LogWriteError(self._condition.refusal)
         if self._tables_error is not None:
             raise self._tables_error
 

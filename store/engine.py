@@ -35,6 +35,8 @@ from riverbed.store.errors import (
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
+from riverbed.store.log.appending.replacement import Replacement
+from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch, data_of
 from riverbed.store.log.tail import KnownOffsets
@@ -52,8 +54,6 @@ from riverbed.store.tables.purge import purge
 from riverbed.store.tables.transaction import Mark
 
 _PING: Final = encode_command([b"PING"])
-# A full file of the log with more bytes than this to sync goes on until a checkpoint's thread has synced most of them.
-MAX_UNSYNCED = 2 << 20
 # The bytes of a log that is executed at once, in a second or two, when its tail meets damaged tables.
 MAX_REMADE = 32 << 20
 
@@ -285,13 +285,14 @@ class Engine:
             self._log_failed(error)
 
     def _rotate_if_needed(self) -> None:
-        """Begin the next file when this one is full and all but durable: no client waits for a long sync then."""
-        log = self.log
-        if log.is_full and not log.is_overdue and (self.checkpoints.is_syncing or log.unsynced_bytes > MAX_UNSYNCED):
-            return
-        if self.checkpoints.is_syncing and log.is_full:
-            self._end_quietly()  # the checkpoint's thread may sync the file that is closed below
-        if self.log.rotate_if_needed():
+        """Begin the next file when this one is far too long, or takes no appends.
+
+        One that is full is left to the next checkpoint, whose thread lists the next file: no client waits for the disk.
+        """
+        if self.log.is_overdue:
+            self._end_quietly()  # the checkpoint's thread may sync the file that is closed below, or begin the next one
+            self.log.rotate_if_needed()
+        if self.log.writer.position == 0:
             self._write_preface()
 
     def rotate(self) -> None:
@@ -299,6 +300,22 @@ class Engine:
         self.end_checkpoint()
         self.log.rotate()
         self._write_preface()
+
+    def _begin_next_file(self) -> Replacement:
+        """Have a thread begin the next file of the log here.  Raises LogWriteError with nothing begun."""
+        selected = self.txn.log_db
+        select = b"" if selected == NO_DATABASE else encode_command([b"SELECT", b"%d" % selected])
+        return self.log.begin_next_file(encode_preface(select, self.log.offset, int(self.clock.time() * 1000)))
+
+    def _next_file_if_full(self) -> Replacement | None:
+        """Have a thread begin the next file of the log if this one is full; `rotate_error` says why that failed."""
+        if not self.log.is_full or self.log.listing.is_replacing:
+            return None
+        try:
+            return self._begin_next_file()
+        except LogWriteError as error:
+            self.log.rotate_later(error)
+            return None
 
     def _write_preface(self) -> None:
         """Write a SELECT, not counted in offsets, into an empty file of the log; if that fails, the next batch has it.
@@ -468,6 +485,7 @@ class Engine:
         """
         self._end_quietly()
         self.txn.abort()
+        self.log.listing.settle()
         with contextlib.suppress(LogWriteError):
             self._sync()
         self.tables.close()
@@ -536,8 +554,10 @@ class Engine:
         self.begin_checkpoint()
         self.end_checkpoint()
 
-    def begin_checkpoint(self) -> Durability:
+    def begin_checkpoint(self, *, divides_log: bool = False) -> Durability:
         """Commit LMDB; -> a Durability that a thread can `run` while ticks continue.
+
+        The next file of the log begins there if it `divides_log`, or if the current one is full.
 
         Raises DamagedRowError when a row to be changed cannot be read; nothing is lost, and the next one tries again.
 
@@ -546,8 +566,8 @@ class Engine:
         """
         self._require_state()
         self.end_checkpoint()
-        if self.log.is_full:
-            self._begin_file_if_needed()  # the moment in which the least is left to sync
+        if self.log.is_overdue:
+            self._begin_file_if_needed()
         self._note_policy()
         self.tables.retry_mark()
         if self.log.condition.refusal is not None:
@@ -564,6 +584,7 @@ class Engine:
         self.txn.swept = False
         self.txn.copied_bytes = 0
         self.checkpoints.begun(durability)
+        durability.next_file = self._begin_next_file() if divides_log else self._next_file_if_full()
         return durability
 
     def write_part(self) -> None:
@@ -608,12 +629,16 @@ class Engine:
     def divide_log(self) -> LogPosition:
         """Begin a new file of the log, and a checkpoint there, so that LMDB holds exactly the state before that file.
 
-        -> the end of the log.  Call it between ticks.  The checkpoint, unless the last one was there, is not durable
-        yet; see `begin_checkpoint`.  Raises LogWriteError, lmdb.Error; then the log continues in the present file.
+        -> where the file begins.  Call it between ticks.  Checkpoint and file, unless they were there, are not durable
+        yet; see `begin_checkpoint`.  `LogHome.has_incr` tells later whether there is the file.  Raises LogWriteError,
+        lmdb.Error; then the log continues in the present file.
         """
         assert not self.txn.log, "a tick is open"
+        self.end_checkpoint()
+        self.log.listing.settle()
         if not self.log.is_fresh:
-            self.rotate()
+            self.begin_checkpoint(divides_log=True)
+            return self.log.next_start
         if self.needs_checkpoint:
             self.begin_checkpoint()
         return self.log.end

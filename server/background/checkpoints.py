@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
     from riverbed.store.checkpoint import Durability
+    from riverbed.store.log.appending.replacement import Replacement
     from riverbed.store.position import LogPosition
 
 log = logging.getLogger("riverbed")
@@ -220,12 +221,26 @@ class Checkpoints:
 
         Best in `kept_off`, or it may wait for the disk, and behind `write_ahead`.
         """
-        end = self._engine.divide_log()
-        self._caught_up()
-        durability = self._engine.checkpoints.syncing
-        if durability is not None:
-            self._hand_over(durability)
-        return end
+        try:
+            return self._engine.divide_log()
+        finally:
+            durability = self._engine.checkpoints.syncing
+            if durability is not None:
+                self._caught_up()
+                self._hand_over(durability)
+
+    async def wait_for_disk(self) -> None:
+        """Wait until the disk has the checkpoint that is under way now, if there is one."""
+        if self._syncing is not None:
+            await asyncio.wait([self._syncing])
+
+    async def replace_manifest(self, replacement: Replacement) -> None:
+        """Have a replacement of the log's manifest done, and settled, while clients are served."""
+        listing = self._engine.log.listing
+        try:
+            await self._tasks.in_thread("replacing the manifest of the log", replacement.run, executor=self._disk)
+        finally:
+            listing.settle()
 
     def _begin_checkpoint(self) -> Durability:
         """Begin a checkpoint of all that has run.

@@ -223,9 +223,10 @@ class Rewriting:
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
-        base = engine.log.history.adopt_base(path, size, command_bytes, from_seq)
+        adoption = engine.log.history.begin_adoption(path, size, command_bytes, from_seq)
+        await self._checkpoints.replace_manifest(adoption.replacement)
         self.status.note(entries, size)
-        return base
+        return adoption.base()
 
     async def _hand_over(self, worker: Worker) -> int:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""
@@ -235,15 +236,18 @@ class Rewriting:
             async with self._checkpoints.kept_off():
                 await self._checkpoints.write_ahead()
                 await self._reach_end_of_tick()
-                end = self._checkpoints.divide_log()
+                start = self._checkpoints.divide_log()
             worker.send(go=True)
             answer = await worker.receive()
+            await self._checkpoints.wait_for_disk()
             self._go_on()
-            seq, _, offset = answer["held"]
-            if (seq, offset) == (end.file_seq, end.offset):
+            if not self._engine.log.home.has_incr(start.file_seq):
+                raise RewriteError(self._engine.log.rotate_error)
+            _, _, offset = answer["held"]
+            if offset == start.offset:
                 self.status.total = answer["total"]
-                worker.send(offset=end.offset, now_ms=self._core.now_ms(), room_bytes=self._room())
-                return end.file_seq
+                worker.send(offset=offset, now_ms=self._core.now_ms(), room_bytes=self._room())
+                return start.file_seq
         raise RewriteError("no checkpoint stayed the last one for long enough")
 
     async def _reach_end_of_tick(self) -> None:
@@ -306,6 +310,8 @@ class Rewriting:
         home, now_s = self._engine.log.home, self._monotonic()
         if self._removal is not None or not home.manifest.history or now_s < self._removal_s:
             return
+        if self._engine.log.listing.is_replacing:
+            return  # it would be waited for
         if home.superseded(self._backlog_start()):
             self._removal_s = now_s + RETRY_S
             self.remove_leftovers()
@@ -326,9 +332,19 @@ class Rewriting:
         try:
             await self._tasks.in_thread("deleting old files of the log", self._unlink, paths, expected=(OSError,))
             if not self._stopped:
-                self._engine.log.history.forget_deleted()
+                await self._forget_deleted()
         finally:
             self._removal = None
+
+    async def _forget_deleted(self) -> None:
+        """Have the manifest list the deleted files no more.  Raises LogWriteError, OSError."""
+        failures: list[LogWriteError | None] = []
+        replacement = self._engine.log.history.begin_to_forget_deleted(failures.append)
+        if replacement is not None:
+            await self._checkpoints.replace_manifest(replacement)
+            for error in failures:
+                if error is not None:
+                    raise error
 
     def abandon(self) -> None:
         """Give up the rewrite under way, if any: the store is about to be another one."""

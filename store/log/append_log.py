@@ -10,6 +10,9 @@
     log.listing    the manifest, when ids or policy change
     log.history    a new base, and the files that it makes superfluous
 
+A file begins in one go (`rotate`), or in a thread while more is appended (`begin_next_file`), see
+`appending/successor.py`.
+
 Every file begins with SELECT.  In a file that follows others it is a preface: the SELECT that is in force, which does
 not count in the offset.  Each server ends its files where it likes; offsets are the same on all servers.
 
@@ -22,6 +25,7 @@ This module does not know what commands mean, when to sync, or what a checkpoint
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,6 +39,7 @@ from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log.appending.condition import CLOSED, UNCUT, UNREAD, Condition
 from riverbed.store.log.appending.history import History
 from riverbed.store.log.appending.listing import Listing
+from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.appending.writer import LogWriter
 from riverbed.store.log.home import Base, LogHome
 from riverbed.store.log.manifest import FileType, LogFile, Manifest, ReplacedError
@@ -51,20 +56,22 @@ DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024
 class Log:
     """The append-only files of one server, made by `find` or `begin`.
 
-    For one thread, except that `writer.sync_bytes` may run in another while this one appends; nothing may rotate
-    meanwhile.
+    For one thread, except that `writer.sync_bytes` or a `Replacement` may run in another while this one appends;
+    nothing may rotate meanwhile.
     """
 
     def __init__(self, home: LogHome, files: Files, segment_bytes: int, load_truncated: bool) -> None:
         self.home = home
         self.condition = Condition()
-        self.listing = Listing(home, self.condition)
+        self.listing = Listing(home, self.condition, files)
         self.history = History(home, self.listing, self.condition, files)
         self.writer = LogWriter(files, self.listing, self.condition)
         self.torn_tail: TornTail | None = None
         self.follows_power_cut = False  # it was written to when the machine stopped
         # Why the next file could not be begun when it was due; None when it could.
         self.rotate_error: str | None = None
+        # How often places at the end of the log have become places of another file, while the file was begun.
+        self.moves = 0
         self._files = files
         self._segment_bytes = segment_bytes
         self._load_truncated = load_truncated
@@ -275,6 +282,8 @@ class Log:
     def is_overdue(self) -> bool:
         """Whether the next file begins whatever that costs: the current one is an eighth too long, or read-only."""
         writer = self.writer
+        if writer.successor is not None:  # it has begun
+            return False
         return writer.fd < 0 or writer.position >= self._rotate_at + max(self._segment_bytes // 8, 1)
 
     @property
@@ -296,8 +305,7 @@ class Log:
             except LogWriteError as error:
                 if self.condition.refusal is not None or writer.fd < 0:
                     raise
-                self.rotate_error = str(error)
-                self._rotate_at = writer.position + max(self._segment_bytes // 8, 1)
+                self.rotate_later(error)
         return writer.position == 0
 
     def rotate(self) -> None:
@@ -305,6 +313,7 @@ class Log:
 
         Raises LogWriteError; the log continues in the current file, unless it is broken.
         """
+        self.listing.settle()
         try:
             self.writer.cut_padding()
         except OSError as error:
@@ -318,6 +327,65 @@ class Log:
             raise LogWriteError(f"the next file of the log could not be begun: {error}") from error
         self.rotate_error = None
 
+    def begin_next_file(self, preface: bytes) -> Replacement:
+        """Begin the next incr file behind the last batch; a thread has to `run` what is returned.
+
+        Batches go to both files until `listing.settle` has put the outcome into effect: then `end` is in the new file,
+        or `rotate_error` says why not.  Raises LogWriteError with nothing begun.
+        """
+        writer = self.writer
+        manifest, file = self.home.manifest.continued(writer.offset, writer.position, 1)
+        path = self.home.path / file.name
+        try:
+            fd = self._files.create(path)
+            try:
+                writer.begin_successor(fd, file.seq, preface)
+            except OSError:
+                self._files.close(fd)
+                self._files.unlink(path)
+                raise
+        except OSError as error:
+            raise LogWriteError(f"the next file of the log could not be begun: {error}") from error
+        return self.listing.begin(manifest, lambda error: self._next_is_listed(path, error), (writer.fd, fd))
+
+    def _next_is_listed(self, path: Path, error: LogWriteError | None) -> None:
+        """Change to the file `path`, or go on with the current one, when the file could not be listed."""
+        if error is not None:
+            self.writer.drop_successor()
+            if not self.broken:  # the manifest of a broken log may list the file
+                with contextlib.suppress(OSError):
+                    self._files.unlink(path)
+            self.rotate_later(error)
+            return
+        closed, current = self.home.manifest.incrs[-2:]
+        assert closed.size is not None
+        shift = self.writer.change_to_successor()
+        self.listing.closed_bytes += closed.size
+        self.history.moved(closed, current, shift)
+        self.moves += 1
+        self._rotate_at = self._segment_bytes
+        self.rotate_error = None
+
+    def rotate_later(self, error: LogWriteError) -> None:
+        """Go on with the current file for a while, as the next one could not be begun."""
+        self.rotate_error = str(error)
+        self._rotate_at = max(self._rotate_at, self.writer.position + max(self._segment_bytes // 8, 1))
+
+    @property
+    def next_start(self) -> LogPosition:
+        """Where the file begins that a thread is about to list."""
+        successor = self.writer.successor
+        assert successor is not None
+        return LogPosition(successor.file_seq, 0, successor.offset)
+
+    @property
+    def lasting_end(self) -> LogPosition:
+        """The end of what will stay where it is: of the current file while the next one is begun."""
+        successor = self.writer.successor
+        if successor is None:
+            return self.end
+        return LogPosition(self.writer.file_seq, successor.begins_at, successor.offset)
+
     def _begin_file(self, first_seq: int = 1) -> None:
         """Append to the next incr file from now on.  Raises OSError, ReplacedError."""
         file, fd = self.listing.begin_file(self.writer.offset, self.writer.position, first_seq)
@@ -326,5 +394,6 @@ class Log:
 
     def close(self) -> None:
         """Close the files.  Syncs nothing, so a failure to close loses nothing."""
+        self.listing.settle()
         self.writer.close()
         self.condition.refusal = self.condition.refusal or CLOSED

@@ -104,6 +104,10 @@ class LogHome:
         """The files to load, in order.  Raises CorruptionError, OSError."""
         return list_parts(self.path, self.manifest, self._files)
 
+    def has_incr(self, seq: int) -> bool:
+        """Whether the incr `seq` is listed."""
+        return any(file.seq == seq for file in self.manifest.incrs)
+
     def base(self, size: int) -> Base | None:
         """The base of `size` bytes that the first incr continues; None when there is none."""
         file, incrs = self.manifest.base, self.manifest.incrs

@@ -7,8 +7,8 @@ Every such decision is made here, once, for the server's start, for replicas and
   * The last file may end in the middle of a batch, as a crash leaves it.  What follows the last sound batch is then a
     `TornTail`, reported and never executed.
   * `CorruptionError` is raised for an unsound batch that a sound one follows anywhere, for an unsound batch in any file
-    but the last, and for a listed file that is missing or of another length than the manifest says.  Going on would
-    lose what was acknowledged.
+    but the last, and for a listed file that is missing or shorter than the manifest says.  Going on would lose what was
+    acknowledged.
   * A power cut takes what was not synced in any order.  After one, where the log was not synced before each reply, a
     sound batch may follow what is missing: the tail is torn all the same.
   * Nothing before a position that the caller knows to be durable (a checkpoint covers it) is taken for a torn tail.
@@ -62,7 +62,7 @@ class TornTail:
 def list_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPart]:
     """The files of `manifest` in order, with their current sizes; an RDB file without keys has size 0 here.
 
-    Raises CorruptionError when one is missing, shorter or longer than the manifest says, or not text.
+    Raises CorruptionError when one is missing, shorter than the manifest says, or not text.
     """
     return [part_of(directory, file, files, is_last=file is manifest.files[-1]) for file in manifest.files]
 
@@ -82,7 +82,7 @@ def parts_up_to(parts: Sequence[LogPart], end: LogPosition) -> list[LogPart]:
 def backlog_parts(directory: Path, manifest: Manifest, files: Files) -> list[LogPart]:
     """The files of the kept backlog, in order; one that is deleted ends it.
 
-    Raises CorruptionError when one is shorter or longer than the manifest says.
+    Raises CorruptionError when one is shorter than the manifest says.
     """
     gone = [file.name for file in manifest.backlog if not files.exists(directory / file.name)]
     kept = manifest.without_backlog(gone).backlog
@@ -103,7 +103,11 @@ def backlog_batches(parts: list[LogPart], files: Files) -> Iterator[Batch]:
 
 
 def part_of(directory: Path, file: LogFile, files: Files, *, is_last: bool) -> LogPart:
-    """One file of the log with its present size.  Raises CorruptionError as `list_parts` does, OSError."""
+    """One file of the log with its present size, without what it has behind the end that the manifest says.
+
+    That is a copy of what the next file begins with, left by a crash: see `appending/successor.py`.  Raises
+    CorruptionError as `list_parts` does, OSError.
+    """
     path = directory / file.name
     if not files.exists(path):
         raise CorruptionError(str(path), None, "the manifest lists this file, and it is missing")
@@ -116,7 +120,7 @@ def part_of(directory: Path, file: LogFile, files: Files, *, is_last: bool) -> L
                 raise _unreadable_rdb(path)
             size = 0  # nothing to be executed
         elif file.type is not FileType.BASE and file.is_checksummed:
-            size = end_of_batches(files, fd, size)
+            size = end_of_batches(files, fd, size) if file.size is None else min(size, file.size)
     finally:
         files.close(fd)
     if file.size is not None and size != file.size:

@@ -39,11 +39,11 @@ def scrubbed_files(log: Log) -> list[LogFile]:
 
 
 def scrubbed_part(log: Log, file: LogFile, files: Files) -> LogPart:
-    """One of them, as far as it is written now.
+    """One of them, as far as it is written now, and will stay.
 
-    Raises CorruptionError when it is missing or of another length than it was closed with; OSError.
+    Raises CorruptionError when it is missing or shorter than it was closed with; OSError.
     """
-    end = log.end
+    end = log.lasting_end
     part = part_of(log.home.path, file, files, is_last=False)
     return replace(part, size=end.position) if part.number == end.file_seq else part
 

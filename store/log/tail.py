@@ -128,6 +128,23 @@ class LogTail:
             if is_ahead and number not in self._held and not (number == present and self._fd >= 0):
                 self._held[number] = file, self._open_files.open(self._log.home.path / file.name)
 
+    def moved(self, closed: LogFile, current: LogFile, shift: int) -> None:
+        """Continue in `current` if the place is behind the end of `closed`, see `Follower.moved`."""
+        assert closed.size is not None
+        held = self._held.get(closed.seq)
+        if held is not None:
+            self._held[closed.seq] = closed, held[1]
+        number, position, offset = self.place
+        if number != closed.seq:
+            return
+        if self._file is not None:
+            self._file = closed
+        if position > closed.size:
+            self._close_file()
+            self.place = LogPosition(current.seq, position + shift, offset)
+        elif self._batches is not None:  # they end where the file ended
+            self._batches = None
+
     def close(self) -> None:
         self._log.history.tails.discard(self)
         self._close_file()
@@ -277,10 +294,17 @@ class LogSearch:
         self._files = files
         self._offset = offset
         self._any_byte = any_byte
-        self._steps = self._search(self._start(known_offsets))
+        self._known_offsets = known_offsets
+        self._begin()
+
+    def _begin(self) -> None:
+        self._moves = self._log.moves
+        self._steps = self._search(self._start(self._known_offsets))
 
     def step(self, batch_count: int) -> bool:
         """Read about `batch_count` more batches; -> whether the search is over.  Raises CorruptionError, OSError."""
+        if self._log.moves != self._moves:  # what lay at the end of the log may lie elsewhere
+            self._begin()
         return sum(1 for _ in islice(self._steps, batch_count)) < batch_count
 
     def _start(self, known_offsets: KnownOffsets) -> LogPosition | None:

@@ -244,7 +244,7 @@ class Repairs:
         # new tables must not be ahead of a log that a power cut may shorten
         with contextlib.suppress(StoreError, lmdb.Error):  # the damage may be in the way of a checkpoint
             await self._checkpoints.checkpoint_in_thread()
-        end = self._engine.log.synced
+        end = min(self._engine.log.synced, self._engine.log.lasting_end)
         worker.send(replay=end)
         await self._answer_of(worker, "at")
         return end

@@ -17,8 +17,10 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.shared_files import SharedFiles
 from riverbed.store.errors import LogWriteError
 from riverbed.store.log.appending.condition import Condition
-from riverbed.store.log.appending.listing import Listing
+from riverbed.store.log.appending.listing import Listing, Then
+from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.home import Base, LogHome
+from riverbed.store.log.manifest import LogFile
 
 
 class Follower(Protocol):
@@ -26,6 +28,25 @@ class Follower(Protocol):
 
     def hold(self) -> None:
         """Open the files that are still to be read; raises OSError."""
+
+    def moved(self, closed: LogFile, current: LogFile, shift: int) -> None:
+        """Note that `closed` ends with its size: what it had behind that is in `current` as well, `shift` bytes on."""
+
+
+class Adoption:
+    """A base that takes the place of what lies before it, once `replacement` has run and the list is settled."""
+
+    def __init__(self) -> None:
+        self.replacement: Replacement
+        self.adopted: Base | None = None
+        self.error: LogWriteError | None = None
+
+    def base(self) -> Base:
+        """The base, when the list is settled.  Raises LogWriteError with the log as it was, unless it is broken."""
+        if self.error is not None:
+            raise self.error
+        assert self.adopted is not None, "the list is not settled yet"
+        return self.adopted
 
 
 class History:
@@ -47,6 +68,18 @@ class History:
         is renamed, and one replacement of the manifest makes everything before it history: a crash leaves the log as it
         was, or as it will be.  Raises LogWriteError with the log as it was, unless it is broken.
         """
+        adoption = self.begin_adoption(temporary, size, command_bytes, from_seq)
+        self._listing.settle()
+        return adoption.base()
+
+    def begin_adoption(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Adoption:
+        """As `adopt_base`, but a thread has to run `replacement` of what is returned, before `listing.settle`.
+
+        Raises LogWriteError with the log as it was.
+        """
+        self._listing.settle()
+        if not self._home.has_incr(from_seq):
+            raise LogWriteError(f"file {from_seq} of the log, which the base leads to, could not be begun")
         base = self._home.manifest.next_base(size, command_bytes)
         manifest = self._home.manifest.begun_with(base, from_seq)
         path = self._home.path / base.name
@@ -55,24 +88,27 @@ class History:
             self._files.rename(temporary, path)
         except OSError as error:
             raise LogWriteError(f"the rewritten log could not be put in place: {error}") from error
-        try:
-            self._listing.put(manifest)
-        except LogWriteError:
-            if not self._condition.broken:  # the manifest of a broken log may list the file
-                with contextlib.suppress(OSError):
-                    self._files.unlink(path)
-            raise
-        self._listing.base_bytes = size
-        self._listing.closed_bytes = size + sum(file.size or 0 for file in manifest.incrs[:-1])
-        adopted = self._listing.base
-        assert adopted is not None
-        return adopted
+        adoption = Adoption()
+        adoption.replacement = self._listing.begin(manifest, lambda error: self._is_listed(adoption, path, size, error))
+        return adoption
+
+    def _is_listed(self, adoption: Adoption, path: Path, size: int, error: LogWriteError | None) -> None:
+        """Note that the base in `path` is that of the log, or remove it, when it could not be listed."""
+        adoption.error = error
+        if error is None:
+            self._listing.base_bytes = size
+            self._listing.closed_bytes = size + sum(file.size or 0 for file in self._home.manifest.incrs[:-1])
+            adoption.adopted = self._listing.base
+        elif not self._condition.broken:  # the manifest of a broken log may list the file
+            with contextlib.suppress(OSError):
+                self._files.unlink(path)
 
     def begin_removal(self, kept_from: int) -> list[Path]:
         """-> the files to delete: what the log does without, but not what lies behind offset `kept_from`.
 
         Readers that are within one of them keep it open; no other reader begins there.  Raises OSError.
         """
+        self._listing.settle()
         paths = self._home.leftovers(kept_from)
         if paths:
             self.hold_tails()
@@ -81,13 +117,29 @@ class History:
 
     def end_backlog(self) -> None:
         """Send replicas nothing more of what lies before the log: it cannot be read."""
+        self._listing.settle()
         self._home.end_backlog([file.name for file in self._home.manifest.history])
 
     def forget_deleted(self) -> None:
         """Remove the files that are deleted from the manifest.  Raises LogWriteError, OSError."""
+        self._listing.settle()
         manifest = self._home.without_deleted()
         if manifest != self._home.manifest:
             self._listing.put(manifest)
+
+    def begin_to_forget_deleted(self, then: Then) -> Replacement | None:
+        """As `forget_deleted`, but a thread has to run what is returned, before `listing.settle`, which calls `then`.
+
+        None when there is nothing to be removed.  Raises OSError.
+        """
+        self._listing.settle()
+        manifest = self._home.without_deleted()
+        return None if manifest == self._home.manifest else self._listing.begin(manifest, then)
+
+    def moved(self, closed: LogFile, current: LogFile, shift: int) -> None:
+        """Have every tail read on where what it still has to read lies now, see `Follower.moved`."""
+        for tail in self.tails:
+            tail.moved(closed, current, shift)
 
     def hold_tails(self) -> None:
         """Have every tail open the files that it still has to read: some are about to be deleted."""

@@ -3,29 +3,43 @@
 A manifest that cannot be written is an error, and the log continues with the old one.  When a crash may bring back the
 old one in the place of the new, the log is broken: it would append to a file that the next start may not read.
 
+    put          replaces it now
+    begin        has a thread replace it; until `settle` the list in memory is the old one
+
+One replacement is under way at a time: whatever else changes the list settles it first, and then waits for the disk.
+
 `home.py` knows the files and names; this module knows how much of the log they are, and what a failure means for it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from riverbed.store.disk.files import Files
 from riverbed.store.errors import LogWriteError
+from riverbed.store.layout import LOG_MANIFEST
 from riverbed.store.log.appending.condition import Condition
+from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.home import Base, LogHome
-from riverbed.store.log.manifest import LogFile, Manifest, ReplacedError
+from riverbed.store.log.manifest import LogFile, Manifest
 from riverbed.store.replication_id import ReplicationIds
+
+# Called with why the old manifest is in place, None when the new one is.
+Then = Callable[[LogWriteError | None], None]
 
 
 class Listing:
     """The files in `home` as the manifest lists them."""
 
-    def __init__(self, home: LogHome, condition: Condition) -> None:
+    def __init__(self, home: LogHome, condition: Condition, files: Files) -> None:
         self.base_bytes = 0
         self.closed_bytes = 0  # of all files but the one that is appended to
         self.lacks_replids = False  # the manifest on the disk has other replication ids
         self._home = home
         self._condition = condition
+        self._files = files
+        self._under_way: tuple[Replacement, Then] | None = None
 
     def measure(self) -> None:
         """Find the bytes of the base, and of all files.  Raises CorruptionError when one is not as listed, OSError."""
@@ -45,18 +59,47 @@ class Listing:
 
     # -- replacing the manifest ----------------------------------------------------------------------------------------
 
+    @property
+    def is_replacing(self) -> bool:
+        """Whether a replacement was begun and is not settled."""
+        return self._under_way is not None
+
+    def begin(self, manifest: Manifest, then: Then, unsynced: Sequence[int] = ()) -> Replacement:
+        """Have a thread `run` the replacement that is returned, behind a sync of the open files `unsynced`.
+
+        `manifest` is made of the present one, with no replacement under way.  `settle` calls `then`.
+        """
+        assert self._under_way is None, "this manifest would undo the one under way"
+        replacement = Replacement(self._home.path / LOG_MANIFEST, manifest, self._files, self._condition, unsynced)
+        self._under_way = replacement, then
+        return replacement
+
+    def settle(self) -> None:
+        """Put the outcome of the replacement under way, if there is one, into effect; waits until it has ended."""
+        if self._under_way is None:
+            return
+        (replacement, then), self._under_way = self._under_way, None
+        replacement.run()
+        error = replacement.outcome()
+        if error is None:
+            self._home.manifest = replacement.manifest
+            self.lacks_replids = False
+        then(error)
+
     def put(self, manifest: Manifest) -> None:
-        """Replace the manifest, durably.  Raises LogWriteError with the old one in place, or the log broken."""
-        try:
-            self._home.put_manifest(manifest)
-        except ReplacedError as error:
-            raise self._condition.break_log(str(error)) from error
-        except OSError as error:
-            raise LogWriteError(f"the manifest could not be written: {error}") from error
-        self.lacks_replids = False
+        """Replace the manifest, durably, with no replacement under way.
+
+        Raises LogWriteError with the old one in place, or the log broken.
+        """
+        failures: list[LogWriteError | None] = []
+        self.begin(manifest, failures.append)
+        self.settle()
+        if failures[0] is not None:
+            raise failures[0]
 
     def write(self) -> None:
         """Write the manifest again, in the place of what the disk has.  Raises LogWriteError as `put` does."""
+        self.settle()
         self.put(self._home.manifest)
 
     def set_replids(self, replids: ReplicationIds) -> None:
@@ -65,6 +108,7 @@ class Listing:
         Raises LogWriteError when they could not be made durable; they apply all the same, and the next append tries
         again before it writes.
         """
+        self.settle()
         self._home.manifest = replace(self._home.manifest, replids=replids)
         self.lacks_replids = True
         self.write()
@@ -74,10 +118,12 @@ class Listing:
 
         Raises LogWriteError as `put` does.
         """
+        self.settle()
         self.put(replace(self._home.manifest, is_unsynced=is_unsynced))
 
     def begin_file(self, offset: int, last_size: int, first_seq: int) -> tuple[LogFile, int]:
         """Create and list the next incr, as `LogHome.begin_file` does; the file before it is closed from now on."""
+        self.settle()
         file, fd = self._home.begin_file(offset, last_size, first_seq)
         self.closed_bytes += last_size
         return file, fd

@@ -26,6 +26,7 @@ from riverbed.store.errors import LogWriteError
 from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.log.appending.condition import Condition
 from riverbed.store.log.appending.listing import Listing
+from riverbed.store.log.appending.successor import Successor
 from riverbed.store.log.padding import Padding
 from riverbed.store.position import LogPosition
 
@@ -40,6 +41,11 @@ class Unsynced(NamedTuple):
     file_seq: int
     position: int
     offset: int
+
+
+def encode_preface(select: bytes, offset: int, now_ms: int) -> bytes:
+    """What a file of the log begins with: the command `select`, which no offset counts; empty without it."""
+    return select and select + encode_annotation(select, offset, now_ms)
 
 
 class LogWriter:
@@ -61,6 +67,7 @@ class LogWriter:
         self._before_last = (0, 0)  # position and offset before the last append
         self._cached_end = CachedEnd(files)
         self._padding = Padding(files)
+        self.successor: Successor | None = None  # while a thread lists the next file
 
     # -- which file ----------------------------------------------------------------------------------------------------
 
@@ -88,6 +95,38 @@ class LogWriter:
         self._is_cut = False
         self._cached_end.begin_file()
         self._padding.reset()
+
+    def begin_successor(self, fd: int, file_seq: int, preface: bytes) -> None:
+        """Write all batches to the empty file `fd` as well, behind `preface`.  Raises OSError."""
+        place = {"begins_at": self.position, "offset": self.offset}
+        self.successor = Successor(self._files, fd, file_seq, **place, preface=preface)
+
+    def change_to_successor(self) -> int:
+        """Append to the successor alone, which is listed and begins with what is durable.
+
+        -> what is added to a place in the file before to have the place in this one.
+        """
+        successor = self._take_successor()
+        with contextlib.suppress(OSError):  # readers leave it out
+            self._files.truncate(self.fd, successor.begins_at)
+        position, synced_position, synced_offset = self.position, self.synced_position, self.synced_offset
+        self.begin_file(successor.fd, successor.file_seq)
+        self.position = position + successor.shift
+        if synced_offset < successor.offset:
+            synced_position, synced_offset = successor.begins_at, successor.offset
+        self.synced_position, self.synced_offset = synced_position + successor.shift, synced_offset
+        self._before_last = (self.position, self.offset)
+        return successor.shift
+
+    def drop_successor(self) -> None:
+        """Append to the current file alone again."""
+        with contextlib.suppress(OSError):
+            self._files.close(self._take_successor().fd)
+
+    def _take_successor(self) -> Successor:
+        successor, self.successor = self.successor, None
+        assert successor is not None
+        return successor
 
     def close(self) -> None:
         """Close the file.  Syncs nothing, so a failure to close loses nothing."""
@@ -127,6 +166,9 @@ class LogWriter:
             written = self._write_at(self.fd, data, start)
             if written != len(data):
                 write_all_at(self._files, self.fd, memoryview(data)[written:], start + written)
+            if self.successor is not None:
+                self.successor.write(commands, position)
+                self.successor.write(annotation, position + len(commands))
         except OSError as error:
             raise self._cut_back(error) from error
         self._before_last = (position, self.offset)
@@ -150,6 +192,8 @@ class LogWriter:
         try:
             for data in pieces:
                 write_all_at(self._files, self.fd, data, end)
+                if self.successor is not None:
+                    self.successor.write(data, end)
                 end += len(data)
             write_all_at(self._files, self.fd, self._padding.behind(end), end)
         except (OSError, MemoryError) as error:
@@ -164,7 +208,7 @@ class LogWriter:
         Raises LogWriteError with nothing appended.
         """
         assert self.position == 0, "a preface comes first"
-        self.append_verbatim((select + encode_annotation(select, self.offset, now_ms),), self.offset)
+        self.append_verbatim((encode_preface(select, self.offset, now_ms),), self.offset)
 
     def _require_writable(self) -> None:
         """Raise LogWriteError unless a batch may be written.
@@ -197,6 +241,8 @@ class LogWriter:
         try:
             self._truncate()
             self._files.sync(self.fd)
+            if self.successor is not None:
+                self.successor.sync()
         except OSError:
             return False
         return True
@@ -204,6 +250,8 @@ class LogWriter:
     def _truncate(self) -> None:
         """Have the file end with the last batch.  Raises OSError."""
         self._files.truncate(self.fd, self.position)
+        if self.successor is not None:
+            self.successor.truncate(self.position)
         self._is_cut = True
         self._padding.reset()
 
@@ -223,6 +271,8 @@ class LogWriter:
             return
         try:
             self._files.sync(self.fd)
+            if self.successor is not None:
+                self.successor.sync()
         except OSError as error:
             raise self._condition.break_log(f"syncing the log failed: {error}") from error
         self.synced_position, self.synced_offset = position, offset

@@ -1,0 +1,69 @@
+"""One replacement of the manifest, which a thread may make durable while the log is appended to.
+
+It takes three or four syncs, for which clients of a slow disk would wait a second.  `listing.py` puts the outcome into
+effect, in the thread of the log.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import LogWriteError
+from riverbed.store.log import manifest as manifests
+from riverbed.store.log.appending.condition import Condition
+from riverbed.store.log.manifest import Manifest, ReplacedError
+
+
+class Replacement:
+    """Replaces the manifest at `path` by `manifest`, once what it lists is durable: the open files `unsynced`."""
+
+    def __init__(
+        self, path: Path, manifest: Manifest, files: Files, condition: Condition, unsynced: Sequence[int] = ()
+    ) -> None:
+        self.manifest = manifest
+        self._path = path
+        self._files = files
+        self._condition = condition
+        self._unsynced = unsynced
+        self._once = threading.Lock()
+        self._is_over = False
+        self.sync_error: OSError | None = None  # why not all of `unsynced` is durable, when `run` has ended
+        self._error: OSError | None = None
+
+    def run(self) -> None:
+        """Do it, in any thread.  A second caller waits for the first one; `outcome` says how it has ended."""
+        with self._once:
+            if not self._is_over:
+                self._replace()
+                self._is_over = True
+
+    def _replace(self) -> None:
+        try:
+            for fd in self._unsynced:
+                if self._condition.broken:  # a sync has failed, and the next one may report success for what is lost
+                    raise OSError(self._condition.refusal)
+                self._files.sync(fd)
+        except OSError as error:
+            self.sync_error = error
+            return
+        try:
+            manifests.replace(self._path, self.manifest, self._files)
+        except OSError as error:
+            self._error = error
+
+    def outcome(self) -> LogWriteError | None:
+        """Why the old manifest is in place, when `run` has ended.  The log is broken if that is not certain."""
+        condition, error = self._condition, self._error
+        if self.sync_error is not None:
+            reason = condition.refusal if condition.broken else f"syncing the log failed: {self.sync_error}"
+            return condition.break_log(str(reason))
+        if isinstance(error, ReplacedError):
+            return condition.break_log(str(error))
+        if error is not None:
+            failure = LogWriteError(f"the manifest could not be written: {error}")
+            failure.__cause__ = error
+            return failure
+        return None
