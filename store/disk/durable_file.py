@@ -24,6 +24,15 @@ def write_all_at(files: Files, fd: int, data: bytes | memoryview, position: int)
         rest = rest[written:]
 
 
+def file_size(path: Path, files: Files) -> int:
+    """The bytes of the file `path`.  Raises OSError."""
+    fd = files.open_read(path)
+    try:
+        return files.size(fd)
+    finally:
+        files.close(fd)
+
+
 def cut_file(path: Path, size: int, files: Files) -> None:
     """Have the file `path` end at byte `size`, durably.  Raises OSError."""
     fd = files.open_update(path)

@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
-from riverbed.store.disk.durable_file import cut_file
+from riverbed.store.disk.durable_file import cut_file, file_size
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import LogWriteError
 from riverbed.store.layout import LOG_DIRECTORY
@@ -259,6 +259,18 @@ class Log:
             self._rotate_at = 0
         self.writer.set_synced()
         self.condition.refusal = None
+        with contextlib.suppress(OSError):  # readers leave it out
+            self._cut_copy()
+
+    def _cut_copy(self) -> None:
+        """Cut off the copy of batches that a crash has left behind the end of the file before the last one.
+
+        A Redis would execute them twice.  Raises OSError.
+        """
+        for file in self.home.manifest.incrs[-2:-1]:
+            path = self.home.path / file.name
+            if file.size is not None and file_size(path, self._files) > file.size:
+                cut_file(path, file.size, self._files)
 
     def cut_tail(self) -> TornTail | None:
         """Cut off the torn tail that `read` found, if any, and open the log for appends.  Returns what was cut."""

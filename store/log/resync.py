@@ -18,7 +18,6 @@ from typing import Final
 
 from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
-from riverbed.store.log.manifest import FileType
 from riverbed.store.log.reader import LogPart
 from riverbed.store.position import LogPosition
 
@@ -28,10 +27,7 @@ EVERYTHING: Final = LogPosition(sys.maxsize, 0, 0)
 
 
 def make_durable(parts: Iterable[LogPart], known: LogPosition | None, files: Files) -> None:
-    """Make `parts` durable; the disk holds everything before `known` already.  Raises OSError.
-
-    A closed file is cut where it was closed: other readers of such logs would execute twice what is behind that.
-    """
+    """Make `parts` durable; the disk holds everything before `known` already.  Raises OSError."""
     for part in parts:
         if known is not None and part.number < known.file_seq:
             continue
@@ -49,8 +45,6 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
         source = files.open_read(part.path)
         try:
             _write_again(source, target, start, part.size, files)
-            if part.file.type is FileType.INCR and part.file.size is not None and files.size(target) > part.size:
-                files.truncate(target, part.size)
         finally:
             files.close(source)
         files.sync(target)

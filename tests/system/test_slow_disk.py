@@ -99,3 +99,57 @@ def test_what_was_acknowledged_survives_an_end_while_writes_wait_for_the_disk(
             # a write that was executed may have lost its reply
             assert len(writer.replies) <= added <= len(writer.replies) + 1 <= _ENTRIES
             assert again.ask("XRANGE", "other", "-", "+") == _OTHER
+
+
+@contextlib.contextmanager
+def between_files(tmp_path: Path) -> Iterator[tuple[RiverbedServer, SlowSync, RawClient, int]]:
+    """A server whose disk does not answer while the next file of the log is begun; and how many entries it has."""
+    disk = SlowSync(tmp_path / "slow")
+    directory = tmp_path / "data"
+    directory.mkdir()
+    server = RiverbedServer(directory, tmp_path / "logs", {"appendfsync": "everysec", "log-segment-bytes": "1mb"})
+    server.environment = disk.environment
+    following = directory / "appendonlydir" / "appendonly.aof.2.incr.aof"
+    with server, server.client(timeout_s=240) as client:
+        disk.delay(FOR_EVER_MS)
+        number = 0
+
+        def add() -> bool:
+            nonlocal number
+            number += 1
+            assert client.ask("XADD", "s", f"{number}-1", "f", _VALUE[: 128 << 10]).startswith(b"$")
+            return following.exists()
+
+        until(add, "the next file of the log is begun")
+        for _ in range(50):
+            add()
+        yield server, disk, client, number
+        disk.delay(0)
+
+
+def test_clients_are_served_while_the_next_file_of_the_log_waits_for_the_disk(tmp_path: Path) -> None:
+    with between_files(tmp_path) as (server, disk, client, number):
+        manifest = server.directory / "appendonlydir" / "appendonly.aof.manifest"
+        assert b".2.incr" not in manifest.read_bytes()
+        assert client.ask("PING") == b"+PONG\r\n"
+        disk.delay(0)
+        until(lambda: b".2.incr" in manifest.read_bytes(), "the next file is listed")
+        assert client.ask("XADD", "s", f"{number + 1}-1", "f", "v").startswith(b"$")
+        assert client.ask("XLEN", "s") == b":%d\r\n" % (number + 1)
+
+
+@pytest.mark.parametrize("end", [_kill, _stop])
+def test_what_was_acknowledged_survives_an_end_while_the_next_file_of_the_log_is_begun(
+    tmp_path: Path, end: Callable[[RiverbedServer, SlowSync], None]
+) -> None:
+    with between_files(tmp_path) as (server, disk, _client, number):
+        end(server, disk)
+        disk.delay(0)
+        server.start()
+        with server.client() as again:
+            assert again.ask("XLEN", "s") == b":%d\r\n" % number
+            assert again.ask("XADD", "s", f"{number + 1}-1", "f", "v").startswith(b"$")
+        server.kill()
+        server.start()
+        with server.client() as again:
+            assert again.ask("XLEN", "s") == b":%d\r\n" % (number + 1)

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.appending.writer import encode_preface
@@ -97,6 +97,20 @@ def test_a_kill_before_and_behind_the_list_loses_nothing_and_repeats_nothing(run
     assert found(killed) == ALL[:4]
     if runs:
         assert len(killed.data(FIRST)) == log.lasting_end.position, "other readers would execute it twice"
+
+
+def test_a_start_that_is_refused_leaves_what_lies_behind_a_closed_file() -> None:
+    files = FaultyFiles()
+    log = begun(files)
+    replacement = log.listing._under_way
+    assert replacement is not None
+    replacement[0].run()
+    killed = files.kill()
+    killed.data(SECOND)[90] ^= 1  # a sound batch follows
+    before = bytes(killed.data(FIRST))
+    with pytest.raises(CorruptionError):
+        reopened(killed)
+    assert bytes(killed.data(FIRST)) == before
 
 
 @pytest.mark.parametrize("names", [False, True])
