@@ -16,6 +16,10 @@ _ID: Final = Struct(">QQ")  # ms:u64 seq:u64
 BULK_HEADS: Final = [b"$%d" % size for size in range(1024)]
 ARRAY_HEADS: Final = [b"*%d\r\n" % size for size in range(1024)]
 
+# Words that are joined at once, and the bytes that they may have, in an entry that is too long to be copied.
+_WORDS_A_PIECE: Final = 1000
+_PIECE_BYTES: Final = 64 << 10
+
 
 def bulk(word: bytes) -> bytes:
     """One RESP bulk string."""
@@ -93,8 +97,15 @@ def encode_words(words: list[bytes]) -> bytes:
 
 
 def word_pieces(words: list[bytes]) -> list[bytes]:
-    """What `encode_words` joins, as pieces: the words themselves, and what stands between them."""
-    return [piece for word in words for piece in (b"$%d\r\n" % len(word), word, b"\r\n")]
+    """What `encode_words` gives, in pieces: short words are joined by the thousand, and long ones are not copied."""
+    pieces: list[bytes] = []
+    for at in range(0, len(words), _WORDS_A_PIECE):
+        some = words[at : at + _WORDS_A_PIECE]
+        if sum(map(len, some)) < _PIECE_BYTES:
+            pieces.append(encode_words(some))
+        else:
+            pieces += [piece for word in some for piece in (b"$%d\r\n" % len(word), word, b"\r\n")]
+    return pieces
 
 
 def encode_command(words: list[bytes]) -> bytes:

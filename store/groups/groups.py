@@ -26,7 +26,7 @@ class Groups:
     def __init__(self, stream: Stream, recent_deliveries: RecentDeliveries) -> None:
         self.stream = stream
         self._recent_deliveries = recent_deliveries
-        self.acked_trim_start = MIN_ID  # where the next approximate ACKED trim begins; see reference_trim.py
+        self.acked_trim_start = MIN_ID  # where the next approximate ACKED trim begins; see sliced_trim.py
         self._by_name: dict[bytes, Group] = {}
 
     def get(self, name: bytes) -> Group | None:

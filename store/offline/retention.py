@@ -19,7 +19,7 @@ from riverbed.store.databases.names import scan_keys
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.format.streams import StreamRow
 from riverbed.store.groups.groups import Groups
-from riverbed.store.groups.reference_trim import trim_with_references
+from riverbed.store.groups.sliced_trim import trim_in_slices
 from riverbed.store.ids import MIN_ID, StreamID
 from riverbed.store.model import References, Strategy, Trim
 from riverbed.store.streams import trimming
@@ -138,11 +138,11 @@ def _trim_acked(db: Database, key: bytes, trim: Trim, pause: Callable[[], None])
     portion = replace(trim, approximate=True, references=References.ACKED)
     removed = 0
     while True:
-        removed += trim_with_references(_groups_at(db, key), portion)
+        removed += trim_in_slices(_groups_at(db, key), portion)
         pause()
         groups = _groups_at(db, key)  # `pause` may have dropped cached groups
         if groups.acked_trim_start == MIN_ID:
-            return removed + trim_with_references(groups, replace(trim, references=References.ACKED))
+            return removed + trim_in_slices(groups, replace(trim, references=References.ACKED))
 
 
 def _groups_at(db: Database, key: bytes) -> Groups:

@@ -1,13 +1,15 @@
 """Trims: removes entries from a stream's front, whole nodes at a time, and logs words that repeat the trim exactly.
 
-The rule is Redis's own, so that approximate trims leave the same entries as in Redis.  `reference_trim.py`, one layer
-up, respects references of consumer groups.
+The rule is Redis's own, so that approximate trims leave the same entries as in Redis.  `sliced_trim.py`, one layer up,
+respects references of consumer groups, and trims many nodes in slices.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.resp import encode_words
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 # Trims that remove at most this many rows delete them at once; larger trims leave them to the purge.
 INLINE_DELETES = 256
+_ALL: Final = sys.maxsize
 
 
 def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim: Trim) -> bytes:
@@ -56,16 +59,29 @@ def trim(stream: Stream, trim: Trim) -> int:
     return trimmed.removed
 
 
+def trim_some(stream: Stream, trim: Trim, most_nodes: int) -> tuple[int, bool]:
+    """As `trim`, of about `most_nodes` nodes at most; -> how many entries were removed, and whether these are all."""
+    before = stream.node_count
+    trimmed = trim_front(stream, trim, most_nodes)
+    are_all = before - stream.node_count < most_nodes
+    if any(trimmed):
+        log_trim(stream, trim if are_all else replace(trim, approximate=True), trimmed)
+    if trimmed.removed:
+        stream.txn.notify_interest(Change.MODIFIED, stream.namespace, stream.key)
+    return trimmed.removed, are_all
+
+
 def log_trim(stream: Stream, trim: Trim, trimmed: Trimmed) -> None:
     """Log the XTRIM that repeats exactly what `trim` has done."""
     words = [b"XTRIM", stream.key, *exact_words(stream, trim, trimmed)]
     stream.txn.log_command(stream.namespace.number, words)
 
 
-def trim_front(stream: Stream, trim: Trim) -> Trimmed:
+def trim_front(stream: Stream, trim: Trim, most_nodes: int = _ALL) -> Trimmed:
     """Remove whole nodes from the front as far as the trim allows, then, if exact, the front of the next node.
 
-    This is Redis's own rule, so that approximate trims leave the same entries.  Ignores references; logs nothing.
+    This is Redis's own rule, so that approximate trims leave the same entries.  Ignores references; logs nothing.  Ends
+    when `most_nodes` are removed, or somewhat more.
     """
     by_length = trim.strategy is Strategy.MAXLEN
     threshold, limit = trim.threshold, trim.limit
@@ -73,10 +89,12 @@ def trim_front(stream: Stream, trim: Trim) -> Trimmed:
         return NOT_TRIMMED
     if not limit and _everything_goes(stream, trim):
         return _drop_everything(stream)
-    removed, dropped_nodes, dead_nodes, boundary = _pass_over(stream, trim)
+    removed, dropped_nodes, dead_nodes, boundary = _pass_over(stream, trim, most_nodes)
     partial: NodeRow | None = None
     for first_id, node in closed_nodes(stream, StreamID(boundary + 1)):
         floor_id, live, last_id = first_id, node.live, node.last_id
+        if dropped_nodes >= most_nodes:
+            break
         if by_length and stream.length - removed <= threshold:
             break
         if limit and removed + live > limit:
@@ -113,11 +131,11 @@ def _drop_everything(stream: Stream) -> Trimmed:
     return _after_trim(stream, removed, 0 if removed else nodes)
 
 
-def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
-    """Count the nodes at the front, in chunks, as long as the trim surely removes the whole chunk.
+def _pass_over(stream: Stream, trim: Trim, most_nodes: int) -> tuple[int, int, int, StreamID]:
+    """Count the nodes at the front, in chunks, as long as the trim surely removes the whole chunk, up to `most_nodes`.
 
-    -> (number of entries, of nodes, of nodes without entries, last ID of the last node).  Takes 0.17 us a node; a look
-    at each node takes 1.8 us.  Half of 5 million entries is trimmed in 11 ms instead of 125.
+    -> (number of entries, of nodes, of nodes without entries, last ID of the last node).  Takes 0.7 us a node; a look
+    at each node takes 1.8 us.
     """
     removed = count = dead = 0
     boundary = StreamID(stream.floor_id - 1)
@@ -135,6 +153,8 @@ def _pass_over(stream: Stream, trim: Trim) -> tuple[int, int, int, StreamID]:
         count += len(rows)
         dead += lives.count(0)
         boundary = last_id
+        if count >= most_nodes:
+            break
     return removed, count, dead, boundary
 
 

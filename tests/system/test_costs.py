@@ -71,7 +71,8 @@ SIZES: Final = (
     "store.groups.pending_reads._MAX_EXAMINED",
     "store.groups.known_consumers.FEW",
     "store.groups.known_consumers.PART",
-    "store.groups.reference_trim._SLICE",
+    "store.groups.sliced_trim._SLICE",
+    "store.groups.sliced_trim._SLICE_NODES",
     "store.groups.view._SLICE_ROWS",
     "store.streams.view._SLICE_ROWS",
 )

@@ -21,7 +21,7 @@ from riverbed.server.commands.streams.options import (
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK, FirstReplies
-from riverbed.store.groups.reference_trim import ReferenceTrim, respects_groups
+from riverbed.store.groups.sliced_trim import SlicedTrim, needs_slices
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
@@ -139,19 +139,19 @@ def _xadd_with_options(request: Request) -> Reply:
     if stream is None:
         stream = request.db.create(key)
     trim = options.trim
-    respects = trim is not None and respects_groups(stream, trim)
-    if trim is None or respects:
+    is_sliced = trim is not None and needs_slices(stream, trim)
+    if trim is None or is_sliced:
         reply = (stream.append_entry(entry_id, words),)
     else:
         reply = (trimming.append_and_trim(stream, entry_id, words, trim),)
     if producer is not None and producer.iid is not None:
         Idempotence(stream).record(producer.pid, producer.iid, entry_id)
-    if trim is not None and respects:
-        return in_slices(request, partial(_trim_after, reply, ReferenceTrim(trim)))
+    if trim is not None and is_sliced:
+        return in_slices(request, partial(_trim_after, reply, SlicedTrim(trim)))
     return reply
 
 
-def _trim_after(reply: tuple[bytes], work: ReferenceTrim, request: Request) -> Work:
+def _trim_after(reply: tuple[bytes], work: SlicedTrim, request: Request) -> Work:
     """Trim behind an append, which is in the log and answered with `reply` when the trim is over."""
     for removed in _trim(work, request):
         yield f"the entry added, {removed}"
@@ -214,20 +214,20 @@ def xtrim(request: Request) -> Reply:
     stream = request.db.stream(request.argv[1], request.now_ms)
     if stream is None:
         return 0
-    if respects_groups(stream, trim):
-        return in_slices(request, partial(_trim_by_references, ReferenceTrim(trim)))
+    if needs_slices(stream, trim):
+        return in_slices(request, partial(_trim_in_slices, SlicedTrim(trim)))
     removed = trimming.trim(stream, trim)
     request.txn.changes += removed
     return removed
 
 
-def _trim(work: ReferenceTrim, request: Request) -> Iterator[str]:
+def _trim(work: SlicedTrim, request: Request) -> Iterator[str]:
     db, key = request.db, request.argv[1]
     while (stream := db.stream(key, request.now_ms)) is not None and not work.step(db.groups(stream)):
         yield f"{work.removed} entries removed"
 
 
-def _trim_by_references(work: ReferenceTrim, request: Request) -> Work:
+def _trim_in_slices(work: SlicedTrim, request: Request) -> Work:
     counted = 0
     for done in _trim(work, request):
         request.txn.changes += work.removed - counted

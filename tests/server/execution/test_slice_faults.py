@@ -159,7 +159,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(size, 10)
     monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_COST", 10)
     monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_ROWS", 3)
-    monkeypatch.setattr("riverbed.store.groups.reference_trim._SLICE", 10)
+    monkeypatch.setattr("riverbed.store.groups.sliced_trim._SLICE", 10)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -53,6 +53,11 @@ LONG = {
     "XADD DELREF": "XADD s MAXLEN 33 DELREF 9999-1 f v",
     "XADD ACKED": "XADD u MAXLEN 33 ACKED 9999-1 f v",
     "XADD IDMP": "XADD s DELREF IDMP p i MAXLEN 33 * f v",
+    "XADD MAXLEN": "XADD s MAXLEN 33 9999-1 f v",
+    "XTRIM": "XTRIM s MAXLEN 33",
+    "XTRIM MINID": "XTRIM s MINID 555-0",
+    "XTRIM ~": "XTRIM s MAXLEN ~ 33 LIMIT 0",
+    "XTRIM ~ LIMIT": "XTRIM s MAXLEN ~ 33 LIMIT 310",
     "XTRIM DELREF": "XTRIM s MAXLEN 33 DELREF",
     "XTRIM MINID DELREF": "XTRIM s MINID 555-0 DELREF",
     "XTRIM ~ DELREF": "XTRIM s MAXLEN ~ 33 LIMIT 0 DELREF",
@@ -138,7 +143,8 @@ def ticks_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
     monkeypatch.setattr("riverbed.server.commands.groups.pending._FEW_IDLE", 3)
     monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_COST", 20)
     monkeypatch.setattr("riverbed.store.groups.pending_reads._SHOW_ROWS", 3)
-    monkeypatch.setattr("riverbed.store.groups.reference_trim._SLICE", 150)
+    monkeypatch.setattr("riverbed.store.groups.sliced_trim._SLICE", 150)
+    monkeypatch.setattr("riverbed.store.groups.sliced_trim._SLICE_NODES", 1)
     return lambda name: Ticks(tmp_path / name)
 
 

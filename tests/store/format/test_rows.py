@@ -91,6 +91,7 @@ from riverbed.store.format.resp import (
     encode_entry,
     encode_words,
     id_bulk,
+    word_pieces,
 )
 from riverbed.store.format.rows import DECODE_ERRORS, FORMAT_VERSION
 from riverbed.store.format.streams import (
@@ -340,6 +341,23 @@ def test_words_read_back(words: list[bytes]) -> None:
 def test_an_array_of_many_words_has_its_length_in_front() -> None:
     for count in (1023, 1024, 5000):
         assert decode_words(array_head(count) + encode_words([b"w"] * count)) == [b"w"] * count
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        [b"f", b"v"],
+        [b"%d" % number for number in range(3001)],
+        [b"f" * 70_000, b"v", *[b"w"] * 2000, b"x" * 1023, b"y" * 1024],
+        [b"w" * 65] * 2500,
+    ],
+)
+def test_the_pieces_of_a_long_entry_are_its_bytes_and_no_long_word_is_copied(words: list[bytes]) -> None:
+    pieces = word_pieces(words)
+    assert b"".join(pieces) == encode_words(words)
+    kept = {id(piece) for piece in pieces}
+    assert all(id(word) in kept for word in words if len(word) >= 64 << 10)
 
 
 @given(st.lists(st.binary(max_size=9), min_size=1, max_size=4), st.data())

@@ -140,6 +140,18 @@ def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(operations: int, 
     assert found(crashed[0] if crashed else files.crash(kept, names=names)) == ALL[:4]
 
 
+@pytest.mark.parametrize("names", [False, True])
+def test_what_lies_before_the_next_file_is_durable_before_that_is_listed(names: bool) -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, ALL[0])
+    append(log, ALL[1])
+    log.begin_next_file(preface(log))
+    append(log, ALL[2])
+    log.listing.settle()
+    assert found(files.crash(names=names))[:2] == ALL[:2]
+
+
 def test_a_sync_makes_both_files_durable() -> None:
     files = FaultyFiles()
     log = open_log(ROOT, files)

@@ -1,0 +1,78 @@
+"""A trim of many nodes in slices leaves, answers and logs what the same trim leaves when it runs whole."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from riverbed.store.groups import sliced_trim
+from tests.support.store.stores import Store
+
+_ENTRIES = 300
+
+
+def grown(directory: Path, seed: int) -> Store:
+    """A stream of short nodes, of some of which nothing is left."""
+    chance = random.Random(seed)
+    store = Store(directory)
+    store.txn.configure_nodes(4, 4096)
+    store.fill(b"s", _ENTRIES)
+    for number in range(1, _ENTRIES + 1):
+        if chance.random() < chance.choice([0.1, 0.9]):
+            store.run("XDEL", "s", f"{number}-0")
+    start = chance.randrange(1, _ENTRIES)
+    for number in range(start, min(start + 20, _ENTRIES + 1)):
+        store.run("XDEL", "s", f"{number}-0")
+    store.commit()
+    return store
+
+
+def trims(seed: int) -> list[tuple[str, ...]]:
+    chance = random.Random(-seed)
+    words: list[tuple[str, ...]] = []
+    for _ in range(3):
+        mark = chance.choice(["=", "~"])
+        limit = ("LIMIT", str(chance.choice([0, 1, 7, 40, 200]))) if mark == "~" else ()
+        threshold = str(chance.randrange(_ENTRIES))
+        strategy = chance.choice([("MAXLEN", mark, threshold), ("MINID", mark, f"{threshold}-0")])
+        words.append(("XTRIM", "s", *strategy, *limit))
+    return words
+
+
+def outcome(directory: Path, seed: int) -> tuple[list[Any], object]:
+    """What the trims answer, and what there is afterwards, also after a start."""
+    store = grown(directory, seed)
+    answers = [store.run(*words) for words in trims(seed)]
+    store.commit()
+    before = store.dump()
+    assert store.violations() == []
+    store.crash()
+    assert store.dump() == before
+    store.engine.close()
+    return answers, before
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 10])
+@pytest.mark.parametrize("quarter", range(4))
+def test_a_trim_in_slices_is_as_good_as_one_that_runs_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int, quarter: int
+) -> None:
+    slices = 0
+    trim_some = sliced_trim.trimming.trim_some
+
+    def counted(*arguments: Any) -> tuple[int, bool]:
+        nonlocal slices
+        slices += 1
+        return trim_some(*arguments)
+
+    monkeypatch.setattr(sliced_trim.trimming, "trim_some", counted)
+    for seed in range(quarter * 10, quarter * 10 + 10):
+        whole = outcome(tmp_path / f"whole{seed}", seed)
+        assert slices == 0 or seed > quarter * 10
+        with monkeypatch.context() as patch:
+            patch.setattr(sliced_trim, "_SLICE_NODES", nodes)
+            assert outcome(tmp_path / f"sliced{seed}", seed) == whole, seed
+    assert slices > 20
