@@ -295,12 +295,6 @@ class Engine:
         if self.log.writer.position == 0:
             self._write_preface()
 
-    def rotate(self) -> None:
-        """Begin the next file of the log, between ticks.  Raises LogWriteError as `Log.rotate` does, lmdb.Error."""
-        self.end_checkpoint()
-        self.log.rotate()
-        self._write_preface()
-
     def _begin_next_file(self) -> Replacement:
         """Have a thread begin the next file of the log here.  Raises LogWriteError with nothing begun."""
         selected = self.txn.log_db

@@ -235,12 +235,12 @@ class Checkpoints:
             await asyncio.wait([self._syncing])
 
     async def replace_manifest(self, replacement: Replacement) -> None:
-        """Have a replacement of the log's manifest done, and settled, while clients are served."""
+        """Have a replacement of the log's manifest done while clients are served.  Raises LogWriteError."""
         listing = self._engine.log.listing
         try:
             await self._tasks.in_thread("replacing the manifest of the log", replacement.run, executor=self._disk)
         finally:
-            listing.settle()
+            listing.complete(replacement)
 
     def _begin_checkpoint(self) -> Durability:
         """Begin a checkpoint of all that has run.

@@ -223,10 +223,11 @@ class Rewriting:
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
-        adoption = engine.log.history.begin_adoption(path, size, command_bytes, from_seq)
-        await self._checkpoints.replace_manifest(adoption.replacement)
+        log_ = engine.log
+        await self._checkpoints.replace_manifest(log_.history.begin_adoption(path, size, command_bytes, from_seq))
         self.status.note(entries, size)
-        return adoption.base()
+        assert log_.base is not None
+        return log_.base
 
     async def _hand_over(self, worker: Worker) -> int:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""
@@ -332,19 +333,11 @@ class Rewriting:
         try:
             await self._tasks.in_thread("deleting old files of the log", self._unlink, paths, expected=(OSError,))
             if not self._stopped:
-                await self._forget_deleted()
+                replacement = self._engine.log.history.begin_to_forget_deleted()
+                if replacement is not None:
+                    await self._checkpoints.replace_manifest(replacement)
         finally:
             self._removal = None
-
-    async def _forget_deleted(self) -> None:
-        """Have the manifest list the deleted files no more.  Raises LogWriteError, OSError."""
-        failures: list[LogWriteError | None] = []
-        replacement = self._engine.log.history.begin_to_forget_deleted(failures.append)
-        if replacement is not None:
-            await self._checkpoints.replace_manifest(replacement)
-            for error in failures:
-                if error is not None:
-                    raise error
 
     def abandon(self) -> None:
         """Give up the rewrite under way, if any: the store is about to be another one."""

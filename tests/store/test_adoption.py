@@ -23,7 +23,7 @@ from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
-from tests.support.store.stores import Store
+from tests.support.store.stores import Store, begin_file
 
 SOURCE = "sync-1"
 SEQ = 1001
@@ -103,7 +103,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = Store(home / "data")
     grow(store, 1)
     begin_with_base(store)
-    store.engine.rotate()
+    begin_file(store.engine)
     grow(store, 2)
     store.engine.close()
     primary = Store(home / "primary")

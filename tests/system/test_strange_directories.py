@@ -38,7 +38,7 @@ from riverbed.tools.offline.storestat import tables_at_rest
 from tests.conftest import StartRiverbed
 from tests.support.in_process import HandClock
 from tests.support.servers import StartError
-from tests.support.store.stores import Store
+from tests.support.store.stores import Store, begin_file
 from tests.support.trees import changes, tree
 
 LOG = "appendonlydir"
@@ -71,7 +71,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.fill(b"s", 300)
     store.deliver(b"s", 100)
     store.checkpoint()
-    store.engine.rotate()
+    begin_file(store.engine)
     store.fill(b"t", 5, db=3)
     store.engine.close()
     take_snapshot(directory, directory / SNAPSHOT, program="test")
@@ -168,7 +168,7 @@ def start(place: Place) -> str:
         except (StoreError, OSError, lmdb.Error) as error:
             reason = f"{error}"
         else:
-            engine.rotate()
+            begin_file(engine)
             engine.close()
             reason = ""
     place.assert_untouched("the start")

@@ -17,7 +17,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.shared_files import SharedFiles
 from riverbed.store.errors import LogWriteError
 from riverbed.store.log.appending.condition import Condition
-from riverbed.store.log.appending.listing import Listing, Then
+from riverbed.store.log.appending.listing import Listing
 from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.home import Base, LogHome
 from riverbed.store.log.manifest import LogFile
@@ -31,22 +31,6 @@ class Follower(Protocol):
 
     def moved(self, closed: LogFile, current: LogFile, shift: int) -> None:
         """Note that `closed` ends with its size: what it had behind that is in `current` as well, `shift` bytes on."""
-
-
-class Adoption:
-    """A base that takes the place of what lies before it, once `replacement` has run and the list is settled."""
-
-    def __init__(self) -> None:
-        self.replacement: Replacement
-        self.adopted: Base | None = None
-        self.error: LogWriteError | None = None
-
-    def base(self) -> Base:
-        """The base, when the list is settled.  Raises LogWriteError with the log as it was, unless it is broken."""
-        if self.error is not None:
-            raise self.error
-        assert self.adopted is not None, "the list is not settled yet"
-        return self.adopted
 
 
 class History:
@@ -68,12 +52,13 @@ class History:
         is renamed, and one replacement of the manifest makes everything before it history: a crash leaves the log as it
         was, or as it will be.  Raises LogWriteError with the log as it was, unless it is broken.
         """
-        adoption = self.begin_adoption(temporary, size, command_bytes, from_seq)
-        self._listing.settle()
-        return adoption.base()
+        self._listing.complete(self.begin_adoption(temporary, size, command_bytes, from_seq))
+        adopted = self._listing.base
+        assert adopted is not None
+        return adopted
 
-    def begin_adoption(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Adoption:
-        """As `adopt_base`, but a thread has to run `replacement` of what is returned, before `listing.settle`.
+    def begin_adoption(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Replacement:
+        """As `adopt_base`, but a thread has to run what is returned, before `listing.complete`.
 
         Raises LogWriteError with the log as it was.
         """
@@ -88,17 +73,13 @@ class History:
             self._files.rename(temporary, path)
         except OSError as error:
             raise LogWriteError(f"the rewritten log could not be put in place: {error}") from error
-        adoption = Adoption()
-        adoption.replacement = self._listing.begin(manifest, lambda error: self._is_listed(adoption, path, size, error))
-        return adoption
+        return self._listing.begin(manifest, lambda failure: self._base_is_listed(path, size, failure))
 
-    def _is_listed(self, adoption: Adoption, path: Path, size: int, error: LogWriteError | None) -> None:
-        """Note that the base in `path` is that of the log, or remove it, when it could not be listed."""
-        adoption.error = error
-        if error is None:
+    def _base_is_listed(self, path: Path, size: int, failure: LogWriteError | None) -> None:
+        """Count the base in `path`, or remove it, when it could not be listed."""
+        if failure is None:
             self._listing.base_bytes = size
             self._listing.closed_bytes = size + sum(file.size or 0 for file in self._home.manifest.incrs[:-1])
-            adoption.adopted = self._listing.base
         elif not self._condition.broken:  # the manifest of a broken log may list the file
             with contextlib.suppress(OSError):
                 self._files.unlink(path)
@@ -122,19 +103,18 @@ class History:
 
     def forget_deleted(self) -> None:
         """Remove the files that are deleted from the manifest.  Raises LogWriteError, OSError."""
-        self._listing.settle()
-        manifest = self._home.without_deleted()
-        if manifest != self._home.manifest:
-            self._listing.put(manifest)
+        replacement = self.begin_to_forget_deleted()
+        if replacement is not None:
+            self._listing.complete(replacement)
 
-    def begin_to_forget_deleted(self, then: Then) -> Replacement | None:
-        """As `forget_deleted`, but a thread has to run what is returned, before `listing.settle`, which calls `then`.
+    def begin_to_forget_deleted(self) -> Replacement | None:
+        """As `forget_deleted`, but a thread has to run what is returned, before `listing.complete`.
 
         None when there is nothing to be removed.  Raises OSError.
         """
         self._listing.settle()
         manifest = self._home.without_deleted()
-        return None if manifest == self._home.manifest else self._listing.begin(manifest, then)
+        return None if manifest == self._home.manifest else self._listing.begin(manifest)
 
     def moved(self, closed: LogFile, current: LogFile, shift: int) -> None:
         """Have every tail read on where what it still has to read lies now, see `Follower.moved`."""

@@ -23,6 +23,7 @@ from riverbed.store.log.appending.condition import Condition
 from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.home import Base, LogHome
 from riverbed.store.log.manifest import LogFile, Manifest
+from riverbed.store.progress import ignore
 from riverbed.store.replication_id import ReplicationIds
 
 # Called with why the old manifest is in place, None when the new one is.
@@ -64,10 +65,10 @@ class Listing:
         """Whether a replacement was begun and is not settled."""
         return self._under_way is not None
 
-    def begin(self, manifest: Manifest, then: Then, unsynced: Sequence[int] = ()) -> Replacement:
+    def begin(self, manifest: Manifest, then: Then = ignore, unsynced: Sequence[int] = ()) -> Replacement:
         """Have a thread `run` the replacement that is returned, behind a sync of the open files `unsynced`.
 
-        `manifest` is made of the present one, with no replacement under way.  `settle` calls `then`.
+        `manifest` is made of the present one, with no other under way.  `settle` sets `failure`, and calls `then`.
         """
         assert self._under_way is None, "this manifest would undo the one under way"
         replacement = Replacement(self._home.path / LOG_MANIFEST, manifest, self._files, self._condition, unsynced)
@@ -80,22 +81,24 @@ class Listing:
             return
         (replacement, then), self._under_way = self._under_way, None
         replacement.run()
-        error = replacement.outcome()
-        if error is None:
+        replacement.failure = replacement.outcome()
+        if replacement.failure is None:
             self._home.manifest = replacement.manifest
             self.lacks_replids = False
-        then(error)
+        then(replacement.failure)
 
     def put(self, manifest: Manifest) -> None:
         """Replace the manifest, durably, with no replacement under way.
 
         Raises LogWriteError with the old one in place, or the log broken.
         """
-        failures: list[LogWriteError | None] = []
-        self.begin(manifest, failures.append)
+        self.complete(self.begin(manifest))
+
+    def complete(self, replacement: Replacement) -> None:
+        """Settle a replacement that was begun.  Raises its failure."""
         self.settle()
-        if failures[0] is not None:
-            raise failures[0]
+        if replacement.failure is not None:
+            raise replacement.failure
 
     def write(self) -> None:
         """Write the manifest again, in the place of what the disk has.  Raises LogWriteError as `put` does."""

@@ -31,6 +31,7 @@ class Replacement:
         self._once = threading.Lock()
         self._is_over = False
         self.sync_error: OSError | None = None  # why not all of `unsynced` is durable, when `run` has ended
+        self.failure: LogWriteError | None = None  # why the old manifest is in place, when the list is settled
         self._error: OSError | None = None
 
     def run(self) -> None:
@@ -55,7 +56,7 @@ class Replacement:
             self._error = error
 
     def outcome(self) -> LogWriteError | None:
-        """Why the old manifest is in place, when `run` has ended.  The log is broken if that is not certain."""
+        """Why the old manifest is in place, when `run` has ended.  Breaks the log if that is not certain."""
         condition, error = self._condition, self._error
         if self.sync_error is not None:
             reason = condition.refusal if condition.broken else f"syncing the log failed: {self.sync_error}"

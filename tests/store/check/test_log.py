@@ -16,7 +16,7 @@ from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
 from riverbed.store.progress import ignore
 from riverbed.store.rewrite.log_from_tables import rebuild_log
-from tests.support.store.stores import Store
+from tests.support.store.stores import Store, begin_file
 
 # One bit, the case of a letter, every bit.
 FLIPS = (0x01, 0x20, 0xFF)
@@ -36,7 +36,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.open()
     store.add(b"t", "1-0", words=(b"f", b"a\r\n#CK:crc32c=00000000;len=1;off=9;t=1\r\nb"), db=2)
     store.commit()
-    store.engine.rotate()
+    begin_file(store.engine)
     store.run("XADD", "u", "IDMP", "p", "i", "*", "f", "v")
     store.commit()
     store.add(b"s", "10-0", "11-0")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.store.stores import Store
+from tests.support.store.stores import Store, begin_file
 
 
 @pytest.fixture
@@ -23,7 +23,8 @@ def test_files_and_directories_of_a_store_are_closed_to_other_users(tmp_path: Pa
     store = Store(tmp_path / "store")
     store.fill(b"s", 10)
     store.engine.checkpoint()
-    store.engine.rotate()
+    store.commit()
+    begin_file(store.engine)
     store.engine.close()
     made = [tmp_path / "store", *(tmp_path / "store").rglob("*")]
     assert len(made) > 5

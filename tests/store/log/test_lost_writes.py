@@ -19,7 +19,7 @@ from riverbed.store.offline.repair import Repair
 from riverbed.store.options import Fsync
 from riverbed.store.replication_id import NO_ID
 from riverbed.store.tables.power_loss import MARK_NAME
-from tests.support.store.stores import Store, checkpoint_twice
+from tests.support.store.stores import Store, begin_file, checkpoint_twice
 
 NOW_MS = 1_700_000_000_000
 ENTRIES = 8
@@ -138,7 +138,7 @@ def test_the_manifest_says_whether_replies_wait_for_the_disk(place: Path) -> Non
     assert noted()
     store.fill(b"s", 3)
     store.commit()
-    store.engine.rotate()
+    begin_file(store.engine)
     assert noted()
     store.engine.set_fsync(Fsync.ALWAYS)
     assert not noted()

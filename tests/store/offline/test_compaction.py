@@ -26,7 +26,7 @@ from riverbed.store.offline.retention import NO_RETENTION, Retention
 from tests.support.faults.disks import fill_up, small_tmpfs
 from tests.support.scripts.random_commands import run_at_random
 from tests.support.store.busy import busy
-from tests.support.store.stores import Store, sid
+from tests.support.store.stores import Store, begin_file, sid
 
 
 def compacted(store: Store, **options: Any) -> tuple[Plan, Report]:
@@ -73,7 +73,7 @@ def test_the_end_of_the_log_is_kept_for_replicas(store: Store, monkeypatch: pyte
     for number in range(1, 5):
         store.add(b"s", f"{number}-0", words=(b"f", bytes(1000)))
         store.commit()
-        store.engine.rotate()
+        begin_file(store.engine)
     offset, (*closed, _) = store.engine.log.end.offset, manifest_of(store).incrs
     store.add(b"s", "9-0")
     _, report = compacted(store)

@@ -183,6 +183,12 @@ class Store:
         return {db.number: dump_database(db) for db in self.txn.databases if db.size}
 
 
+def begin_file(engine: Engine) -> None:
+    """Begin the next file of the log, durably, as a rewrite does."""
+    engine.divide_log()
+    engine.end_checkpoint()
+
+
 def checkpoint_twice(engine: Engine) -> None:
     """So that even the commit that `tables/power_loss.py` goes back to has the present state."""
     for _ in range(2):

@@ -12,6 +12,7 @@ from riverbed.tools.offline import logcopy
 from tests.conftest import broken_invariants
 from tests.support.in_process import HandClock, Product
 from tests.support.replays import LOG, encoded, file_of, opened, refused, replay, small_log, xadd
+from tests.support.store.stores import begin_file
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def log(tmp_path: Path) -> Path:
         clock.now_ms += 1
         product.run(*xadd(number))
         if number % 3 == 0:
-            product.engine.rotate()
+            begin_file(product.engine)
     product.close()
     return tmp_path / "log"
 
