@@ -55,17 +55,20 @@ class Durability:
         begun = self._clock.monotonic()
         try:
             if self.next_file is not None:
-                self.next_file.run()
+                self.next_file.sync()
                 if self.next_file.sync_error is not None:
                     raise self.next_file.sync_error
             elif self._unsynced is not None:
                 self._writer.sync_bytes(self._unsynced)
+            if self._unsynced is not None:
                 self.log_s = self._clock.monotonic() - begun
         except OSError as error:
             self._log_error = error
             self._tables.distrust(f"the log could not be made durable: {error}")
             return
         self._writer.forget_old(self.place)
+        if self.next_file is not None:
+            self.next_file.run()
         try:
             self._tables.sync()
         except lmdb.Error as error:

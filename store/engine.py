@@ -285,11 +285,11 @@ class Engine:
             self._log_failed(error)
 
     def _rotate_if_needed(self) -> None:
-        """Begin the next file when this one is far too long, or takes no appends.
+        """Begin the next file when this one is much too long, or takes no appends.
 
         One that is full is left to the next checkpoint, whose thread lists the next file: no client waits for the disk.
         """
-        if self.log.is_overdue:
+        if self.log.is_overdue and (self.log.is_far_too_long or not self.checkpoints.is_syncing):
             self._end_quietly()  # the checkpoint's thread may sync the file that is closed below, or begin the next one
             self.log.rotate_if_needed()
         if self.log.writer.position == 0:
@@ -560,7 +560,7 @@ class Engine:
         """
         self._require_state()
         self.end_checkpoint()
-        if self.log.is_overdue:
+        if self.log.writer.fd < 0:
             self._begin_file_if_needed()
         self._note_policy()
         self.tables.retry_mark()

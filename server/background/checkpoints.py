@@ -78,6 +78,7 @@ class Checkpoints:
         self._most_parts: int | None = None  # that a tick may leave unwritten while rows are put into the tables
         self._is_due = False  # the next one, as soon as it may begin
         self._beginning = asyncio.Lock()  # held by the task that is about to begin the next one
+        self._replacing = asyncio.Lock()  # held by the task that has the log's manifest replaced
         self._are_kept_off = False  # none begins because of what is logged, or of a timer
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
         self._durability: Durability | None = None  # of the one that a thread was given last
@@ -108,7 +109,7 @@ class Checkpoints:
         """Have what was committed in a checkpoint soon, at once if it is much."""
         if self._most_parts is not None:
             self._keep_pace(self._most_parts)
-        elif self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it():
+        elif self._engine.log.is_full or (self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it()):
             self._checkpoint()
             return
         if self._timer is None:
@@ -230,17 +231,37 @@ class Checkpoints:
                 self._hand_over(durability)
 
     async def wait_for_disk(self) -> None:
-        """Wait until the disk has the checkpoint that is under way now, if there is one."""
+        """Wait until the disk has the checkpoint that is under way now, for a turn of the loop if there is none."""
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
+        else:
+            await asyncio.sleep(0)
 
-    async def replace_manifest(self, replacement: Replacement) -> None:
-        """Have a replacement of the log's manifest done while clients are served.  Raises LogWriteError."""
-        listing = self._engine.log.listing
-        try:
-            await self._tasks.in_thread("replacing the manifest of the log", replacement.run, executor=self._disk)
-        finally:
-            listing.complete(replacement)
+    async def wait_for_manifest(self) -> None:
+        """Wait while the log's manifest is being replaced: what changes it then waits in the loop."""
+        async with self._replacing:
+            await self._wait_for_next_file()
+
+    async def _wait_for_next_file(self) -> None:
+        """Wait while a checkpoint lists the next file of the log."""
+        while self._engine.log.listing.is_replacing:
+            await self.wait_for_disk()
+
+    async def replace_manifest(self, begin: Callable[[], Replacement | None]) -> None:
+        """Have the replacement of the log's manifest that `begin` begins, if any, done while clients are served.
+
+        Raises LogWriteError, and what `begin` raises.
+        """
+        async with self._replacing:
+            await self._wait_for_next_file()
+            listing = self._engine.log.listing
+            replacement = begin()
+            if replacement is None:
+                return
+            try:
+                await self._tasks.in_thread("replacing the manifest of the log", replacement.run, executor=self._disk)
+            finally:
+                listing.complete(replacement)
 
     def _begin_checkpoint(self) -> Durability:
         """Begin a checkpoint of all that has run.

@@ -8,7 +8,8 @@
 Until that step a failure costs nothing but the time: the log is as it was.  A checkpoint may come between `go` and the
 transaction; the process reports which one it sees, and has to be sent `go` again then.
 
-Starting, failing and stopping are tasks of the event loop; everything that touches the store happens in one turn of it.
+Starting, failing and stopping are tasks of the event loop; what touches the store happens in its turns, and what waits
+for the disk in the thread of checkpoints.
 """
 
 from __future__ import annotations
@@ -223,11 +224,14 @@ class Rewriting:
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
-        log_ = engine.log
-        await self._checkpoints.replace_manifest(log_.history.begin_adoption(path, size, command_bytes, from_seq))
+        await self._checkpoints.replace_manifest(
+            lambda: engine.log.history.begin_adoption(path, size, command_bytes, from_seq)
+        )
+        if not self._stopped:
+            self._go_on()  # the store may be another one by now
         self.status.note(entries, size)
-        assert log_.base is not None
-        return log_.base
+        assert engine.log.base is not None
+        return engine.log.base
 
     async def _hand_over(self, worker: Worker) -> int:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""
@@ -293,15 +297,12 @@ class Rewriting:
         The file of a rewrite under way looks like one of them; so they stay until the end of the rewrite.
         """
         if self._removal is None and self._task is None and not self._stopped:
-            with contextlib.suppress(OSError):
-                paths = self._engine.log.history.begin_removal(self._backlog_start())
-                if paths:
-                    self._removal = self._tasks.start(
-                        "removing old files of the log",
-                        self._remove(paths),
-                        failed=lambda error: log.warning("old files of the log are still there: %s", error),
-                        expected=(LogWriteError, OSError),
-                    )
+            self._removal = self._tasks.start(
+                "removing old files of the log",
+                self._remove(),
+                failed=lambda error: log.warning("old files of the log are still there: %s", error),
+                expected=(LogWriteError, OSError),
+            )
 
     def remove_superseded(self) -> None:
         """Delete the files before the base that no replica may ask for any more: the log has grown, or space is short.
@@ -311,8 +312,6 @@ class Rewriting:
         home, now_s = self._engine.log.home, self._monotonic()
         if self._removal is not None or not home.manifest.history or now_s < self._removal_s:
             return
-        if self._engine.log.listing.is_replacing:
-            return  # it would be waited for
         if home.superseded(self._backlog_start()):
             self._removal_s = now_s + RETRY_S
             self.remove_leftovers()
@@ -329,13 +328,17 @@ class Rewriting:
             with contextlib.suppress(FileNotFoundError):
                 remove_file(path, self._tasks.stopping.wait)
 
-    async def _remove(self, paths: Iterable[Path]) -> None:
+    async def _remove(self) -> None:
         try:
+            await self._checkpoints.wait_for_manifest()
+            if self._task is not None or self._stopped:
+                return
+            paths = self._engine.log.history.begin_removal(self._backlog_start())
+            if not paths:
+                return
             await self._tasks.in_thread("deleting old files of the log", self._unlink, paths, expected=(OSError,))
             if not self._stopped:
-                replacement = self._engine.log.history.begin_to_forget_deleted()
-                if replacement is not None:
-                    await self._checkpoints.replace_manifest(replacement)
+                await self._checkpoints.replace_manifest(self._engine.log.history.begin_to_forget_deleted)
         finally:
             self._removal = None
 

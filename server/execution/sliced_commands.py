@@ -1,7 +1,7 @@
 """Runs sliced commands for the executor: decides whose turn it is and for how long, and ends them.
 
 Each tick, or every other tick while requests come, gives them a few milliseconds, in turn.  A client with a sliced
-command waits for its reply like a blocked client; if the client leaves, the rest of the command is not done.
+command waits for its reply like a blocked client; if the connection is cut off, the rest of the command is not done.
 """
 
 from __future__ import annotations

@@ -33,12 +33,13 @@ def file_size(path: Path, files: Files) -> int:
         files.close(fd)
 
 
-def cut_file(path: Path, size: int, files: Files) -> None:
-    """Have the file `path` end at byte `size`, durably.  Raises OSError."""
+def cut_file(path: Path, size: int, files: Files, *, is_durable: bool = True) -> None:
+    """Have the file `path` end at byte `size`, durably unless that does not matter.  Raises OSError."""
     fd = files.open_update(path)
     try:
         files.truncate(fd, size)
-        files.sync(fd)
+        if is_durable:
+            files.sync(fd)
     finally:
         files.close(fd)
 

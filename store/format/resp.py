@@ -17,7 +17,7 @@ BULK_HEADS: Final = [b"$%d" % size for size in range(1024)]
 ARRAY_HEADS: Final = [b"*%d\r\n" % size for size in range(1024)]
 
 # Words that are joined at once, and the bytes that they may have, in an entry that is too long to be copied.
-_WORDS_A_PIECE: Final = 1000
+_MAX_WORDS_A_PIECE: Final = 1000
 _PIECE_BYTES: Final = 64 << 10
 
 
@@ -97,10 +97,11 @@ def encode_words(words: list[bytes]) -> bytes:
 
 
 def word_pieces(words: list[bytes]) -> list[bytes]:
-    """What `encode_words` gives, in pieces: short words are joined by the thousand, and long ones are not copied."""
+    """What `encode_words` gives, in pieces: short words are joined by the hundred, and long ones are not copied."""
     pieces: list[bytes] = []
-    for at in range(0, len(words), _WORDS_A_PIECE):
-        some = words[at : at + _WORDS_A_PIECE]
+    count = min(max(len(words) * _PIECE_BYTES // (2 * sum(map(len, words)) + 1), 1), _MAX_WORDS_A_PIECE)
+    for at in range(0, len(words), count):
+        some = words[at : at + count]
         if sum(map(len, some)) < _PIECE_BYTES:
             pieces.append(encode_words(some))
         else:

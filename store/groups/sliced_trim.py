@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _MAX_EXAMINED: Final = 10_000
 # A slice examines, or removes from the front, about this many entries: a few milliseconds.
 _SLICE: Final = 500
-# A slice of a trim that asks no group passes over about this many nodes: two or three milliseconds.
+# A slice of a trim that asks no group passes over about this many nodes, in two or three milliseconds; over a fourth of
+# them where a limit asks for a look at each.
 _SLICE_NODES: Final = 4000
 _LOWEST_SETTABLE: Final = StreamID(1)  # XSETID takes 0-0 for nothing
 
@@ -39,32 +40,33 @@ _LOWEST_SETTABLE: Final = StreamID(1)  # XSETID takes 0-0 for nothing
 def needs_slices(stream: Stream, trim: Trim) -> bool:
     """Whether the trim needs a `SlicedTrim`; else the stream may trim itself."""
     if trim.references is References.KEEPREF:
-        return stream.node_count > _SLICE_NODES and _removes_many_nodes(stream, trim)
+        return stream.node_count > _SLICE_NODES
     return trim.approximate or stream.group_count > 0
 
 
-def _removes_many_nodes(stream: Stream, trim: Trim) -> bool:
-    """Whether the trim removes about as many nodes as a slice, if entries and IDs are spread evenly."""
-    if trim.limit and trim.limit * stream.node_count <= _SLICE_NODES * stream.length:
-        return False
-    if trim.strategy is Strategy.MAXLEN:
-        part, whole = stream.length - trim.threshold, stream.length
-    else:
-        part, whole = trim.threshold - stream.first_id, stream.last_live_id - stream.first_id
-    return part * stream.node_count > _SLICE_NODES * whole
+def nodes_a_slice(trim: Trim) -> int:
+    """How many nodes a slice of a trim that asks no group passes over."""
+    return max(_SLICE_NODES // 4, 1) if trim.limit else _SLICE_NODES
 
 
 class SlicedTrim:
-    """A trim in slices.  Holds no reference to the stream."""
+    """A trim in slices of one stream.  Holds no reference to it."""
 
     def __init__(self, trim: Trim) -> None:
         self.removed = 0
         self._trim = trim
+        self._stream_no = 0  # not known before the first slice
         self._start: StreamID | None = None  # where ACKED continues
         self._examined = 0
 
     def step(self, groups: Groups) -> bool:
-        """Trim one slice; -> whether it was the last one.  A mutator: logs the trim."""
+        """Trim one slice; -> whether it was the last one.  A mutator: logs the trim.
+
+        It ends as well when another stream has taken the key since the slice before.
+        """
+        if self._stream_no not in (0, groups.stream.stream_no):
+            return True
+        self._stream_no = groups.stream.stream_no
         if self._trim.references is References.KEEPREF:
             return self._pass_over_nodes(groups.stream)
         before = self.removed
@@ -81,7 +83,7 @@ class SlicedTrim:
         trim = self._rest()
         if trim is None:
             return True
-        removed, is_last = trimming.trim_some(stream, trim, _SLICE_NODES)
+        removed, is_last = trimming.trim_some(stream, trim, nodes_a_slice(trim))
         self.removed += removed
         return is_last
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
@@ -50,7 +50,9 @@ from riverbed.store.replication_id import ReplicationIds
 
 __all__ = ["Base", "Batch", "Log", "TornTail"]
 
-DEFAULT_SEGMENT_BYTES: Final = 256 * 1024 * 1024
+DEFAULT_SEGMENT_BYTES: Final = 1 << 30
+# What a file may be too long while a slow disk has a checkpoint: twice of what may wait for the disk.
+MAX_OVER_BYTES: Final = 64 << 20
 
 
 class Log:
@@ -259,18 +261,19 @@ class Log:
             self._rotate_at = 0
         self.writer.set_synced()
         self.condition.refusal = None
-        with contextlib.suppress(OSError):  # readers leave it out
-            self._cut_copy()
+        self._cut_copies(self.home.manifest.incrs[:-1])
 
-    def _cut_copy(self) -> None:
-        """Cut off the copy of batches that a crash has left behind the end of the file before the last one.
+    def _cut_copies(self, closed: Sequence[LogFile]) -> None:
+        """Cut off the copies of batches behind the ends of closed files, which a Redis would execute twice.
 
-        A Redis would execute them twice.  Raises OSError.
+        Not when the next file has just begun: readers of other processes may have the manifest from before.  Best
+        effort, as all readers leave them out.
         """
-        for file in self.home.manifest.incrs[-2:-1]:
+        for file in closed:
             path = self.home.path / file.name
-            if file.size is not None and file_size(path, self._files) > file.size:
-                cut_file(path, file.size, self._files)
+            with contextlib.suppress(OSError):
+                if file.size is not None and file_size(path, self._files) > file.size:
+                    cut_file(path, file.size, self._files, is_durable=False)
 
     def cut_tail(self) -> TornTail | None:
         """Cut off the torn tail that `read` found, if any, and open the log for appends.  Returns what was cut."""
@@ -292,11 +295,16 @@ class Log:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the next file begins whatever that costs: the current one is an eighth too long, or read-only."""
+        """Whether the next file begins in this tick: the current one is an eighth too long, or read-only."""
         writer = self.writer
         if writer.successor is not None:  # it has begun
             return False
         return writer.fd < 0 or writer.position >= self._rotate_at + max(self._segment_bytes // 8, 1)
+
+    @property
+    def is_far_too_long(self) -> bool:
+        """Whether even a checkpoint under way is waited for, to begin the next file."""
+        return self.is_overdue and (self.writer.fd < 0 or self.writer.position >= self._rotate_at + MAX_OVER_BYTES)
 
     @property
     def is_fresh(self) -> bool:
@@ -346,6 +354,8 @@ class Log:
         or `rotate_error` says why not.  Raises LogWriteError with nothing begun.
         """
         writer = self.writer
+        if writer.fd < 0:
+            raise LogWriteError("the last file of the log takes no appends, and the next one could not be begun")
         manifest, file = self.home.manifest.continued(writer.offset, writer.position, 1)
         path = self.home.path / file.name
         try:
@@ -369,8 +379,9 @@ class Log:
                     self._files.unlink(path)
             self.rotate_later(error)
             return
-        closed, current = self.home.manifest.incrs[-2:]
+        *before, closed, current = self.home.manifest.incrs
         assert closed.size is not None
+        self._cut_copies(before[-1:])
         shift = self.writer.change_to_successor()
         self.listing.closed_bytes += closed.size
         self.history.moved(closed, current, shift)
@@ -388,15 +399,13 @@ class Log:
         """Where the file begins that a thread is about to list."""
         successor = self.writer.successor
         assert successor is not None
-        return LogPosition(successor.file_seq, 0, successor.offset)
+        return LogPosition(successor.file_seq, 0, successor.start.offset)
 
     @property
     def lasting_end(self) -> LogPosition:
-        """The end of what will stay where it is: of the current file while the next one is begun."""
+        """The end of what will stay where it is, for any thread: where the next file begins while it is begun."""
         successor = self.writer.successor
-        if successor is None:
-            return self.end
-        return LogPosition(self.writer.file_seq, successor.begins_at, successor.offset)
+        return self.end if successor is None else successor.start
 
     def _begin_file(self, first_seq: int = 1) -> None:
         """Append to the next incr file from now on.  Raises OSError, ReplacedError."""
@@ -408,4 +417,6 @@ class Log:
         """Close the files.  Syncs nothing, so a failure to close loses nothing."""
         self.listing.settle()
         self.writer.close()
+        if not self.broken:
+            self._cut_copies(self.home.manifest.incrs[:-1])
         self.condition.refusal = self.condition.refusal or CLOSED

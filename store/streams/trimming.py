@@ -27,14 +27,21 @@ INLINE_DELETES = 256
 _ALL: Final = sys.maxsize
 
 
-def append_and_trim(stream: Stream, entry_id: StreamID, words: list[bytes], trim: Trim) -> bytes:
-    """`append_entry`, then trim; -> the ID as a RESP bulk string.  Logs `XADD key MAXLEN|MINID = n id f v ...`."""
+def append_and_trim(
+    stream: Stream, entry_id: StreamID, words: list[bytes], trim: Trim, most_nodes: int = _ALL
+) -> tuple[bytes, Trim | None]:
+    """`append_entry`, then trim about `most_nodes` nodes at most; logs `XADD key MAXLEN|MINID = n id f v ...`.
+
+    -> the ID as a RESP bulk string, and what is left of the trim.
+    """
     assert trim.references is References.KEEPREF or not stream.group_count, "groups are to be asked"
     bulk = stream.append_entry(entry_id, words)
-    trimmed = trim_front(stream, trim)
+    trimmed, exact = _trim_nodes(stream, trim, most_nodes)
     if any(trimmed):
-        _add_to_last_line(stream, exact_words(stream, trim, trimmed), len(words))
-    return bulk
+        _add_to_last_line(stream, exact_words(stream, exact, trimmed), len(words))
+    if exact is trim or trimmed.removed == trim.limit:
+        return bulk, None
+    return bulk, replace(trim, limit=trim.limit and trim.limit - trimmed.removed)
 
 
 def _add_to_last_line(stream: Stream, trim_words: list[bytes], word_count: int) -> None:
@@ -61,14 +68,21 @@ def trim(stream: Stream, trim: Trim) -> int:
 
 def trim_some(stream: Stream, trim: Trim, most_nodes: int) -> tuple[int, bool]:
     """As `trim`, of about `most_nodes` nodes at most; -> how many entries were removed, and whether these are all."""
-    before = stream.node_count
-    trimmed = trim_front(stream, trim, most_nodes)
-    are_all = before - stream.node_count < most_nodes
+    trimmed, exact = _trim_nodes(stream, trim, most_nodes)
     if any(trimmed):
-        log_trim(stream, trim if are_all else replace(trim, approximate=True), trimmed)
+        log_trim(stream, exact, trimmed)
     if trimmed.removed:
         stream.txn.notify_interest(Change.MODIFIED, stream.namespace, stream.key)
-    return trimmed.removed, are_all
+    return trimmed.removed, exact is trim
+
+
+def _trim_nodes(stream: Stream, trim: Trim, most_nodes: int) -> tuple[Trimmed, Trim]:
+    """As `trim_front`; -> what was removed, and the trim to be logged, which is `trim` itself if it is done."""
+    before = stream.node_count
+    trimmed = trim_front(stream, trim, most_nodes)
+    # where no closed node is left, the tail node was trimmed as well
+    is_done = before - stream.node_count < most_nodes or not stream.node_count
+    return trimmed, trim if is_done else replace(trim, approximate=True)
 
 
 def log_trim(stream: Stream, trim: Trim, trimmed: Trimmed) -> None:

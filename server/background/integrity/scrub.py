@@ -115,7 +115,8 @@ def _compare_manifest(engine: Engine, of: Log) -> Iterator[int]:
         if found.files != known.files:
             raise CorruptionError(str(path), None, "the manifest lists other files than the server has written to it")
     except CorruptionError:
-        if engine.log is of and of.home.manifest is known:  # else another was written meanwhile
+        # else another was written meanwhile, or is being written
+        if engine.log is of and of.home.manifest is known and not of.listing.is_replacing:
             raise
     yield 0
 

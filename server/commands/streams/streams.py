@@ -21,8 +21,9 @@ from riverbed.server.commands.streams.options import (
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.replies import OK, FirstReplies
-from riverbed.store.groups.sliced_trim import SlicedTrim, needs_slices
+from riverbed.store.groups.sliced_trim import SlicedTrim, needs_slices, nodes_a_slice
 from riverbed.store.ids import MAX_ID, MIN_ID, SEQ_BITS, StreamID, id_text, parse_id, unpack_id
+from riverbed.store.model import References
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
 from riverbed.store.streams.runs import append_one
@@ -139,15 +140,16 @@ def _xadd_with_options(request: Request) -> Reply:
     if stream is None:
         stream = request.db.create(key)
     trim = options.trim
-    is_sliced = trim is not None and needs_slices(stream, trim)
-    if trim is None or is_sliced:
-        reply = (stream.append_entry(entry_id, words),)
+    left = trim
+    if trim is None or (trim.references is not References.KEEPREF and needs_slices(stream, trim)):
+        bulk = stream.append_entry(entry_id, words)
     else:
-        reply = (trimming.append_and_trim(stream, entry_id, words, trim),)
+        bulk, left = trimming.append_and_trim(stream, entry_id, words, trim, nodes_a_slice(trim))
+    reply = (bulk,)
     if producer is not None and producer.iid is not None:
         Idempotence(stream).record(producer.pid, producer.iid, entry_id)
-    if trim is not None and is_sliced:
-        return in_slices(request, partial(_trim_after, reply, SlicedTrim(trim)))
+    if left is not None:
+        return in_slices(request, partial(_trim_after, reply, SlicedTrim(left)))
     return reply
 
 

@@ -80,7 +80,11 @@ class Listing:
         if self._under_way is None:
             return
         (replacement, then), self._under_way = self._under_way, None
-        replacement.run()
+        try:
+            replacement.run()
+        except Exception as error:
+            then(self._condition.break_log(f"the manifest could not be replaced: {error}"))
+            raise
         replacement.failure = replacement.outcome()
         if replacement.failure is None:
             self._home.manifest = replacement.manifest
@@ -96,7 +100,8 @@ class Listing:
 
     def complete(self, replacement: Replacement) -> None:
         """Settle a replacement that was begun.  Raises its failure."""
-        self.settle()
+        if self._under_way is not None and self._under_way[0] is replacement:
+            self.settle()
         if replacement.failure is not None:
             raise replacement.failure
 

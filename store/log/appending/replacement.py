@@ -1,7 +1,7 @@
 """One replacement of the manifest, which a thread may make durable while the log is appended to.
 
-It takes three or four syncs, for which clients of a slow disk would wait a second.  `listing.py` puts the outcome into
-effect, in the thread of the log.
+It takes three syncs, and those of the files that are listed, for which clients of a slow disk would wait a second.
+`listing.py` puts the outcome into effect, in the thread of the log.
 """
 
 from __future__ import annotations
@@ -29,28 +29,47 @@ class Replacement:
         self._condition = condition
         self._unsynced = unsynced
         self._once = threading.Lock()
+        self._is_synced = False
         self._is_over = False
         self.sync_error: OSError | None = None  # why not all of `unsynced` is durable, when `run` has ended
         self.failure: LogWriteError | None = None  # why the old manifest is in place, when the list is settled
         self._error: OSError | None = None
 
+    def sync(self) -> None:
+        """Make `unsynced` durable, in any thread; `run` does so as well.  `sync_error` says how it has ended."""
+        with self._once:
+            self._sync()
+
     def run(self) -> None:
         """Do it, in any thread.  A second caller waits for the first one; `outcome` says how it has ended."""
         with self._once:
+            self._sync()
             if not self._is_over:
-                self._replace()
                 self._is_over = True
+                self._replace()
 
-    def _replace(self) -> None:
+    def _sync(self) -> None:
+        if self._is_synced:
+            return
+        self._is_synced = True
         try:
             for fd in self._unsynced:
-                if self._condition.broken:  # a sync has failed, and the next one may report success for what is lost
-                    raise OSError(self._condition.refusal)
+                self._require_sound()
                 self._files.sync(fd)
         except OSError as error:
             self.sync_error = error
+
+    def _require_sound(self) -> None:
+        """Raise OSError if a sync of the log has failed: the next one may report success for what is lost."""
+        if self._condition.broken:
+            raise OSError(self._condition.refusal)
+
+    def _replace(self) -> None:
+        if self.sync_error is not None:
             return
         try:
+            if self._unsynced:
+                self._require_sound()
             manifests.replace(self._path, self.manifest, self._files)
         except OSError as error:
             self._error = error

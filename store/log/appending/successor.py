@@ -4,29 +4,29 @@
     successor                       | preface |  batch  |  batch  |
 
 To list it takes several syncs, in a thread.  Until then each batch is written to both files, so a crash finds all of
-the log whichever manifest it leaves.  What the current file has behind the beginning of the successor is cut off when
-the successor is listed, and readers leave it out if a crash comes before that.
+the log whichever manifest it leaves.  Readers leave out what a closed file has behind its size, and it is cut off when
+another file begins, or the log is closed or read at a start.
 """
 
 from __future__ import annotations
 
 from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
+from riverbed.store.position import LogPosition
 
 
 class Successor:
-    """The open file `fd`, which continues the log from `begins_at` on, a place in the current file, at `offset`.
+    """The open file `fd`, which continues the log from `start` on, a place in the current file.
 
-    `shift` is what is added to a place of the current file to have that of the successor.
+    `shift` is what is added to a byte of the current file to have that of the successor.
     """
 
-    def __init__(self, files: Files, fd: int, file_seq: int, *, begins_at: int, offset: int, preface: bytes) -> None:
+    def __init__(self, files: Files, fd: int, file_seq: int, start: LogPosition, preface: bytes) -> None:
         """Write `preface` into the file, which is empty.  Raises OSError."""
         self.fd = fd
         self.file_seq = file_seq
-        self.begins_at = begins_at
-        self.offset = offset
-        self.shift = len(preface) - begins_at
+        self.start = start
+        self.shift = len(preface) - start.position
         self._files = files
         self.write(preface, 0 - self.shift)
 

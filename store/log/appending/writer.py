@@ -52,7 +52,7 @@ class LogWriter:
     """The file that is appended to, and where it ends: the last batch ends at `position`, `offset` is the one there.
 
     Others read these fields, and change nothing.  For one thread, except that `sync_bytes` may run in another while
-    this one appends; no file may be begun meanwhile.
+    this one appends; no file may be changed to meanwhile.
     """
 
     def __init__(self, files: Files, listing: Listing, condition: Condition) -> None:
@@ -90,43 +90,42 @@ class LogWriter:
             with contextlib.suppress(OSError):  # it is synced, and the manifest lists the next one already
                 self._files.close(self.fd)
         self.fd = fd
+        self.position = self.synced_position = 0  # before the number: another thread may read both
         self.file_seq = file_seq
-        self.position = self.synced_position = 0
         self._is_cut = False
         self._cached_end.begin_file()
         self._padding.reset()
 
     def begin_successor(self, fd: int, file_seq: int, preface: bytes) -> None:
         """Write all batches to the empty file `fd` as well, behind `preface`.  Raises OSError."""
-        place = {"begins_at": self.position, "offset": self.offset}
-        self.successor = Successor(self._files, fd, file_seq, **place, preface=preface)
+        start = LogPosition(self.file_seq, self.position, self.offset)
+        self.successor = Successor(self._files, fd, file_seq, start, preface)
 
     def change_to_successor(self) -> int:
         """Append to the successor alone, which is listed and begins with what is durable.
 
         -> what is added to a place in the file before to have the place in this one.
         """
-        successor = self._take_successor()
-        with contextlib.suppress(OSError):  # readers leave it out
-            self._files.truncate(self.fd, successor.begins_at)
+        successor = self.successor
+        assert successor is not None
+        start = successor.start
         position, synced_position, synced_offset = self.position, self.synced_position, self.synced_offset
+        is_cut = self._is_cut
         self.begin_file(successor.fd, successor.file_seq)
-        self.position = position + successor.shift
-        if synced_offset < successor.offset:
-            synced_position, synced_offset = successor.begins_at, successor.offset
+        self.position, self._is_cut = position + successor.shift, is_cut
+        if synced_offset < start.offset:
+            synced_position, synced_offset = start.position, start.offset
         self.synced_position, self.synced_offset = synced_position + successor.shift, synced_offset
         self._before_last = (self.position, self.offset)
+        self.successor = None  # last, as `Log.lasting_end` is asked for by other threads
         return successor.shift
 
     def drop_successor(self) -> None:
         """Append to the current file alone again."""
-        with contextlib.suppress(OSError):
-            self._files.close(self._take_successor().fd)
-
-    def _take_successor(self) -> Successor:
         successor, self.successor = self.successor, None
         assert successor is not None
-        return successor
+        with contextlib.suppress(OSError):
+            self._files.close(successor.fd)
 
     def close(self) -> None:
         """Close the file.  Syncs nothing, so a failure to close loses nothing."""
@@ -286,7 +285,7 @@ class LogWriter:
         return Unsynced(self.fd, self.file_seq, self.position, self.offset)
 
     def sync_bytes(self, unsynced: Unsynced) -> None:
-        """Make `unsynced` durable, in any thread, while more is appended; no file may be begun meanwhile.
+        """Make `unsynced` durable, in any thread, while more is appended; no file may be changed to meanwhile.
 
         Raises OSError.
         """

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.server.background.integrity.scrub import log_walks
 from riverbed.store.log.home import TEMPORARY_PREFIX
 from tests.support.rewriter import rewrite_here
 from tests.support.ticks import Client, Files, Ticks, in_loop
@@ -73,12 +74,11 @@ def test_no_client_waits_while_the_next_file_is_begun(tmp_path: Path, files: Stu
     async def body() -> None:
         ticks = Ticks(tmp_path, files=files, segment_bytes=2000, checkpoint_interval_ms=_HOUR_MS, appendfsync=fsync)
         client, engine = ticks.connect(), ticks.engine
+        files.is_stuck = True
         number = 0
-        while not engine.log.is_full:
+        while not files.begun:
             number += 1
             await serve(ticks, client, number)
-        files.is_stuck = True
-        ticks.server.checkpoints.checkpoint_soon()
         for step in range(1, 6):  # both files, the new manifest, and twice its directory
             await until_true(lambda step=step: files.begun == step)
             number += 1
@@ -90,6 +90,7 @@ def test_no_client_waits_while_the_next_file_is_begun(tmp_path: Path, files: Stu
         await serve(ticks, client, number)
         assert files.waited == []
         files.is_stuck = False
+        files.released.release(1000)
         assert sum(len(batch) for batch in ticks.batches()) == number
         ticks.close()
 
@@ -139,13 +140,42 @@ def test_a_save_waits_for_the_disk_and_has_the_next_file(tmp_path: Path, files: 
         settings = {"checkpoint_interval_ms": _HOUR_MS, "appendfsync": "everysec"}
         ticks = Ticks(tmp_path, files=files, segment_bytes=2000, **settings)
         client, engine = ticks.connect(), ticks.engine
+        files.is_stuck = True
         number = 0
-        while not engine.log.is_full:
+        while not files.begun:
             number += 1
             await serve(ticks, client, number)
+        releasing = threading.Timer(0.05, files.released.release, (1000,))
+        releasing.start()
         assert await ticks.ask(client, "SAVE") == [b"+OK\r\n"]
+        releasing.join()
         assert engine.log.end.file_seq == 2
         assert engine.log.synced == engine.log.end
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_scrub_beside_a_manifest_that_is_being_replaced_finds_no_damage(tmp_path: Path, files: StuckFiles) -> None:
+    async def body() -> None:
+        settings = {"checkpoint_interval_ms": _HOUR_MS, "appendfsync": "everysec"}
+        ticks = Ticks(tmp_path, files=files, segment_bytes=2000, **settings)
+        client, engine = ticks.connect(), ticks.engine
+        files.is_stuck = True
+        number = 0
+        while not files.begun:
+            number += 1
+            await serve(ticks, client, number)
+        files.released.release(4)  # the new manifest is there, and not known to be durable
+        await until_true(lambda: files.begun == 5)
+        number += 1
+        await serve(ticks, client, number)
+        for walk in log_walks(engine):
+            assert list(walk.steps())
+        files.released.release(1000)
+        await until_true(lambda: engine.log.end.file_seq == 2)
+        for walk in log_walks(engine):
+            assert list(walk.steps())
         ticks.close()
 
     in_loop(body())

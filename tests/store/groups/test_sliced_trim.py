@@ -76,3 +76,24 @@ def test_a_trim_in_slices_is_as_good_as_one_that_runs_whole(
             patch.setattr(sliced_trim, "_SLICE_NODES", nodes)
             assert outcome(tmp_path / f"sliced{seed}", seed) == whole, seed
     assert slices > 20
+
+
+@pytest.mark.parametrize("threshold", ["MAXLEN", "MINID"])
+def test_a_slice_that_takes_all_closed_nodes_and_a_part_of_the_last_one_is_logged_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: str
+) -> None:
+    monkeypatch.setattr(sliced_trim, "_SLICE_NODES", 4)
+    for entries in range(20, 45):
+        store = Store(tmp_path / str(entries))
+        store.txn.configure_nodes(4, 4096)
+        store.fill(b"s", entries)
+        store.run("XDEL", "s", "4-0")
+        store.run("XTRIM", "s", "MINID", "4-0")  # nothing is left of the first node
+        store.commit()
+        store.run("XTRIM", "s", threshold, "2" if threshold == "MAXLEN" else f"{entries - 1}-0")
+        store.commit()
+        assert store.run("XLEN", "s") == 2
+        before = store.dump()
+        store.crash()
+        assert store.dump() == before, entries
+        store.engine.close()

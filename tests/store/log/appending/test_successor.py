@@ -11,6 +11,7 @@ import pytest
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.append_log import Log
+from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.scrub import scrubbed_part
 from riverbed.store.log.stream_reader import LogStream
@@ -29,16 +30,24 @@ def preface(log: Log) -> bytes:
     return encode_preface(encode_command(SELECT), log.offset, NOW_MS)
 
 
-def begun(files: FaultyFiles) -> Log:
-    """A log that begins its second file behind two batches, which are durable, and has two more since."""
+def begun(files: FaultyFiles) -> tuple[Log, Replacement]:
+    """A log that begins its second file behind two batches, which are durable, and has two more since.
+
+    -> it, and what a thread has to run.
+    """
     log = open_log(ROOT, files)
     append(log, ALL[0])
     append(log, ALL[1])
     log.writer.sync()
-    log.begin_next_file(preface(log))
+    replacement = begin_next(log)
     append(log, ALL[2])
     append(log, ALL[3])
-    return log
+    return log, replacement
+
+
+def begin_next(log: Log) -> Replacement:
+    """Begin the next file; -> what a thread has to run."""
+    return log.begin_next_file(preface(log))
 
 
 def found(files: FaultyFiles) -> list[list[list[bytes]]]:
@@ -55,24 +64,25 @@ def found(files: FaultyFiles) -> list[list[list[bytes]]]:
 
 def test_the_file_before_ends_where_the_next_one_begins() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     begins_at = log.lasting_end
     assert log.end.file_seq == 1 and log.end > begins_at
     assert not log.home.has_incr(2)
     log.listing.settle()
     assert log.home.has_incr(2)
     assert log.end.file_seq == 2 and log.end == log.lasting_end
-    assert len(files.data(FIRST)) == begins_at.position
+    assert log.home.manifest.incrs[0].size == begins_at.position
     append(log, ALL[4])
-    assert log.size_bytes == len(files.data(FIRST)) + len(files.data(SECOND))
+    assert log.size_bytes == begins_at.position + len(files.data(SECOND))
     log.writer.sync()
     log.close()
+    assert len(files.data(FIRST)) == begins_at.position
     assert found(files.crash()) == ALL
 
 
 def test_a_batch_behind_the_beginning_is_whole_in_both_files_and_its_offset_is_the_same() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     offset, start = log.offset, log.lasting_end
     first, second = bytes(files.data(FIRST)), bytes(files.data(SECOND))
     assert first[start.position :] and second.endswith(first[start.position :])
@@ -87,7 +97,7 @@ def test_a_kill_before_and_behind_the_list_loses_nothing_and_repeats_nothing(run
     log = open_log(ROOT, files)
     append(log, ALL[0])
     append(log, ALL[1])
-    replacement = log.begin_next_file(preface(log))
+    replacement = begin_next(log)
     append(log, ALL[2])
     if runs:
         replacement.run()
@@ -101,10 +111,8 @@ def test_a_kill_before_and_behind_the_list_loses_nothing_and_repeats_nothing(run
 
 def test_a_start_that_is_refused_leaves_what_lies_behind_a_closed_file() -> None:
     files = FaultyFiles()
-    log = begun(files)
-    replacement = log.listing._under_way
-    assert replacement is not None
-    replacement[0].run()
+    _, replacement = begun(files)
+    replacement.run()
     killed = files.kill()
     killed.data(SECOND)[90] ^= 1  # a sound batch follows
     before = bytes(killed.data(FIRST))
@@ -119,10 +127,8 @@ def test_a_start_that_is_refused_leaves_what_lies_behind_a_closed_file() -> None
 def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(operations: int, kept: int, names: bool) -> None:
     """Synced with each batch, as under `always`; the power goes after so many operations of the thread."""
     files = FaultyFiles()
-    log = begun(files)
+    log, replacement = begun(files)
     log.writer.sync()
-    replacement = log.listing._under_way
-    assert replacement is not None
 
     left = operations
     crashed: list[FaultyFiles] = []
@@ -136,7 +142,7 @@ def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(operations: int, 
         step(operation)
 
     files._step = counted  # type: ignore[method-assign]
-    replacement[0].run()
+    replacement.run()
     assert found(crashed[0] if crashed else files.crash(kept, names=names)) == ALL[:4]
 
 
@@ -146,7 +152,7 @@ def test_what_lies_before_the_next_file_is_durable_before_that_is_listed(names: 
     log = open_log(ROOT, files)
     append(log, ALL[0])
     append(log, ALL[1])
-    log.begin_next_file(preface(log))
+    begin_next(log)
     append(log, ALL[2])
     log.listing.settle()
     assert found(files.crash(names=names))[:2] == ALL[:2]
@@ -156,7 +162,7 @@ def test_a_sync_makes_both_files_durable() -> None:
     files = FaultyFiles()
     log = open_log(ROOT, files)
     append(log, ALL[0])
-    replacement = log.begin_next_file(preface(log))
+    replacement = begin_next(log)
     replacement.run()
     append(log, ALL[1])
     log.writer.sync()
@@ -168,7 +174,7 @@ def test_a_sync_makes_both_files_durable() -> None:
 
 def test_what_was_not_synced_is_not_called_durable() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     log.listing.settle()
     assert log.synced.file_seq == 2
     assert log.synced_offset == log.home.manifest.incrs[1].start_offset
@@ -177,15 +183,12 @@ def test_what_was_not_synced_is_not_called_durable() -> None:
     assert log.unsynced_bytes == 0
 
 
-@pytest.mark.parametrize("later", range(4))
+@pytest.mark.parametrize("later", range(3))
 def test_a_batch_that_one_of_the_files_does_not_take_is_in_neither(later: int) -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     before = log.end, bytes(files.data(FIRST)), bytes(files.data(SECOND))
     files.fail("write", errno.ENOSPC, later)
-    if later == 3:  # all writes of the batch succeed
-        append(log, ALL[4])
-        return
     with pytest.raises(LogWriteError, match="No space"):
         append(log, ALL[4])
     assert (log.end, bytes(files.data(FIRST)), bytes(files.data(SECOND))) == before
@@ -194,14 +197,29 @@ def test_a_batch_that_one_of_the_files_does_not_take_is_in_neither(later: int) -
     assert found(files.kill()) == ALL
 
 
+def test_a_batch_that_was_cut_off_is_cut_off_durably_in_the_next_file_as_well() -> None:
+    files = FaultyFiles()
+    log, _ = begun(files)
+    log.writer.sync()
+    files.fail("write", errno.ENOSPC, 1)
+    with pytest.raises(LogWriteError):
+        append(log, ALL[4])
+    log.listing.settle()
+    before = len(files.operations)
+    log.writer.sync()
+    assert files.operations[before:] == ["sync"]
+    log.writer.sync()
+    assert files.operations[before:] == ["sync"]
+
+
 def test_a_batch_of_the_primary_is_in_both_files() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     batch = bytes(files.data(FIRST)[log.lasting_end.position :])
     other = open_log(ROOT, FaultyFiles())
     append(other, FIRST_BATCH)
     other.writer.sync()
-    other.begin_next_file(preface(other))
+    begin_next(other)
     other.writer.append_verbatim([batch[:30], batch[30:]], log.offset)
     assert bytes(other._files.data(SECOND)).endswith(batch)  # type: ignore[attr-defined]
     other.listing.settle()
@@ -210,7 +228,7 @@ def test_a_batch_of_the_primary_is_in_both_files() -> None:
 
 def test_an_undone_batch_is_in_neither_file() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     log.writer.sync()
     append(log, ALL[4])
     files.fail("sync", errno.EIO)
@@ -231,9 +249,9 @@ def test_a_file_that_cannot_be_listed_leaves_the_log_in_the_one_before(operation
     files.fail(operation, errno.ENOSPC, after=int(operation == "write"))  # the preface is a write as well
     if operation == "create":
         with pytest.raises(LogWriteError, match="could not be begun"):
-            log.begin_next_file(preface(log))
+            begin_next(log)
     else:
-        replacement = log.begin_next_file(preface(log))
+        replacement = begin_next(log)
         replacement.run()
         append(log, ALL[2])
         log.listing.settle()
@@ -241,7 +259,7 @@ def test_a_file_that_cannot_be_listed_leaves_the_log_in_the_one_before(operation
     assert log.end.file_seq == 1 and not log.broken
     assert not files.exists(SECOND)
     append(log, ALL[3])
-    log.begin_next_file(preface(log))
+    begin_next(log)
     append(log, ALL[4])
     log.listing.settle()
     assert log.end.file_seq == 2 and log.rotate_error is None
@@ -254,7 +272,7 @@ def test_a_preface_that_cannot_be_written_leaves_nothing_begun() -> None:
     append(log, ALL[0])
     files.fail("write", errno.ENOSPC)
     with pytest.raises(LogWriteError, match="could not be begun"):
-        log.begin_next_file(preface(log))
+        begin_next(log)
     assert not files.exists(SECOND)
     append(log, ALL[1])
     log.close()
@@ -264,7 +282,7 @@ def test_a_preface_that_cannot_be_written_leaves_nothing_begun() -> None:
 @pytest.mark.parametrize("after", [0, 1])
 def test_a_file_that_cannot_be_synced_breaks_the_log(after: int) -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     files.fail("sync", errno.EIO, after)
     log.listing.settle()
     assert log.broken and log.end.file_seq == 1
@@ -274,7 +292,7 @@ def test_a_file_that_cannot_be_synced_breaks_the_log(after: int) -> None:
 
 def test_a_list_that_may_not_be_durable_breaks_the_log_and_a_start_finds_all_with_either() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     log.writer.sync()
     files.fail("sync_directory", errno.EIO, after=1)
     log.listing.settle()
@@ -285,13 +303,74 @@ def test_a_list_that_may_not_be_durable_breaks_the_log_and_a_start_finds_all_wit
 
 def test_another_change_of_the_list_waits_for_the_one_under_way() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     replids = ReplicationIds.new()
     log.listing.set_replids(replids)
     assert log.end.file_seq == 2
     log.close()
     again, _ = reopened(files)
     assert again.replids == replids and again.home.has_incr(2)
+
+
+def test_the_copy_behind_a_closed_file_stays_until_the_file_after_the_next_one_begins() -> None:
+    """Readers of other processes may have the manifest from before."""
+    files = FaultyFiles()
+    log, _ = begun(files)
+    log.listing.settle()
+    closed = log.home.manifest.incrs[0].size
+    assert closed is not None and len(files.data(FIRST)) > closed
+    begin_next(log)
+    log.listing.settle()
+    assert len(files.data(FIRST)) == closed
+
+
+def test_a_file_that_could_not_be_cut_is_read_once_and_cut_by_the_next_start() -> None:
+    files = FaultyFiles()
+    log, _ = begun(files)
+    log.listing.settle()
+    append(log, ALL[4])
+    closed = log.home.manifest.incrs[0].size
+    files.fail("truncate", errno.EIO)
+    log.close()
+    assert closed is not None and len(files.data(FIRST)) > closed
+    assert found(files) == ALL
+    assert len(files.data(FIRST)) == closed
+
+
+def test_no_file_is_listed_once_the_log_is_broken() -> None:
+    files = FaultyFiles()
+    log, replacement = begun(files)
+    replacement.sync()
+    log.condition.break_log("a sync of the loop has failed")
+    replacement.run()
+    log.listing.settle()
+    assert not log.home.has_incr(2)
+    assert found(files.crash())[:2] == ALL[:2]
+
+
+def test_a_defect_while_a_file_is_listed_ends_with_a_log_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FaultyFiles()
+    log, _ = begun(files)
+
+    def fail(fd: int, /) -> None:
+        raise ValueError("a defect")
+
+    monkeypatch.setattr(files, "sync", fail)
+    with pytest.raises(ValueError, match="a defect"):
+        log.listing.settle()
+    assert log.writer.successor is None
+    with pytest.raises(LogWriteError, match="a defect"):
+        append(log, ALL[4])
+
+
+def test_nothing_is_begun_behind_a_file_that_takes_no_appends() -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, FIRST_BATCH)
+    log.writer.close()
+    with pytest.raises(LogWriteError, match="takes no appends"):
+        begin_next(log)
+    assert not files.exists(SECOND)
 
 
 # -- readers of what grows ---------------------------------------------------------------------------------------------
@@ -311,7 +390,7 @@ def test_a_replica_is_sent_each_byte_once_wherever_it_is_when_the_file_begins(mo
         for _ in range(3):
             for step in range(6):
                 if step == 2:
-                    log.begin_next_file(preface(log))
+                    begin_next(log)
                 if chance.random() < 0.5:
                     append(log, [xadd(number), xadd(number + 1)])
                     number += 2
@@ -342,7 +421,7 @@ def test_a_search_under_way_finds_what_has_become_a_place_of_the_next_file() -> 
     append(log, FIRST_BATCH)
     for number in range(2, 40):
         append(log, [xadd(number)])
-    log.begin_next_file(preface(log))
+    begin_next(log)
     for number in range(40, 60):
         append(log, [xadd(number)])
     offset = log.offset
@@ -359,8 +438,8 @@ def test_a_search_under_way_finds_what_has_become_a_place_of_the_next_file() -> 
 
 def test_the_scrub_reads_only_what_stays_where_it_is() -> None:
     files = FaultyFiles()
-    log = begun(files)
+    log, _ = begun(files)
     part = scrubbed_part(log, log.home.manifest.incrs[0], files)
     assert part.size == log.lasting_end.position < log.end.position
     log.listing.settle()
-    assert part.size == len(files.data(FIRST))
+    assert part.size == scrubbed_part(log, log.home.manifest.incrs[0], files).size < len(files.data(FIRST))
