@@ -297,12 +297,14 @@ class Rewriting:
         The file of a rewrite under way looks like one of them; so they stay until the end of the rewrite.
         """
         if self._removal is None and self._task is None and not self._stopped:
-            self._removal = self._tasks.start(
-                "removing old files of the log",
-                self._remove(),
-                failed=lambda error: log.warning("old files of the log are still there: %s", error),
-                expected=(LogWriteError, OSError),
-            )
+            with contextlib.suppress(OSError):
+                if self._engine.log.home.leftovers(self._backlog_start()):
+                    self._removal = self._tasks.start(
+                        "removing old files of the log",
+                        self._remove(),
+                        failed=lambda error: log.warning("old files of the log are still there: %s", error),
+                        expected=(LogWriteError, OSError),
+                    )
 
     def remove_superseded(self) -> None:
         """Delete the files before the base that no replica may ask for any more: the log has grown, or space is short.
