@@ -240,7 +240,7 @@ class Disk:
             if name.target is not None and name.target.exists():
                 if name.source is None:
                     name.target.unlink()
-                else:
+                elif name.source.parent.exists():  # else a later removal is durable, and so is this
                     os.replace(name.target, name.source)
                     self._move_tables(name.target, name.source)
             if name.replaced is not None:
