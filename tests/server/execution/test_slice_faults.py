@@ -66,6 +66,8 @@ class Case:
 
     def __init__(self, directory: Path, *, segment_bytes: int = 64) -> None:
         self.ticks = Ticks(directory, appendfsync="always", segment_bytes=segment_bytes)
+        # without a checkpoint a full file of the log ends in the tick, so that what that needs may fail there
+        self.ticks.executor.events.committed.remove(self.ticks.server.checkpoints.committed)
         self.sent = bytearray()
         self.ticks.engine.on_batches = lambda batches: self.sent.extend(b"".join(batch.data for batch in batches))
         self.client = self.ticks.connect()
