@@ -79,7 +79,7 @@ def probe(port: int, password: str = "", request: str = _PING) -> Latency:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     due = clock()
-    while not select.select([sys.stdin], [], [], max(due - clock(), 0))[0]:
+    while not seconds or not select.select([sys.stdin], [], [], max(due - clock(), 0))[0]:
         sent = clock()
         while not _is_answered(connection, asked):
             closed += 1

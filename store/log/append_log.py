@@ -27,12 +27,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
-from riverbed.store.disk.durable_file import cut_file, file_size
+from riverbed.store.disk.durable_file import cut_file
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import LogWriteError
 from riverbed.store.layout import LOG_DIRECTORY
@@ -261,19 +261,7 @@ class Log:
             self._rotate_at = 0
         self.writer.set_synced()
         self.condition.refusal = None
-        self._cut_copies(self.home.manifest.incrs[:-1])
-
-    def _cut_copies(self, closed: Sequence[LogFile]) -> None:
-        """Cut off the copies of batches behind the ends of closed files, which a Redis would execute twice.
-
-        Not when the next file has just begun: readers of other processes may have the manifest from before.  Best
-        effort, as all readers leave them out.
-        """
-        for file in closed:
-            path = self.home.path / file.name
-            with contextlib.suppress(OSError):
-                if file.size is not None and file_size(path, self._files) > file.size:
-                    cut_file(path, file.size, self._files, is_durable=False)
+        self.home.cut_copies(self.home.manifest.incrs[:-1])
 
     def cut_tail(self) -> TornTail | None:
         """Cut off the torn tail that `read` found, if any, and open the log for appends.  Returns what was cut."""
@@ -381,7 +369,7 @@ class Log:
             return
         *before, closed, current = self.home.manifest.incrs
         assert closed.size is not None
-        self._cut_copies(before[-1:])
+        self.home.cut_copies(before[-1:])
         shift = self.writer.change_to_successor()
         self.listing.closed_bytes += closed.size
         self.history.moved(closed, current, shift)
@@ -418,5 +406,5 @@ class Log:
         self.listing.settle()
         self.writer.close()
         if not self.broken:
-            self._cut_copies(self.home.manifest.incrs[:-1])
+            self.home.cut_copies(self.home.manifest.incrs[:-1])
         self.condition.refusal = self.condition.refusal or CLOSED

@@ -7,11 +7,12 @@ file and how much of it is durable.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from riverbed.store.disk.durable_file import cut_file, file_size
 from riverbed.store.disk.files import Files
 from riverbed.store.layout import LOG_MANIFEST, incr_name
 from riverbed.store.log import manifest as manifests
@@ -97,6 +98,18 @@ class LogHome:
                     self._files.unlink(path)
             raise
         return file, fd
+
+    def cut_copies(self, closed: Iterable[LogFile]) -> None:
+        """Cut off the copies of batches behind the ends of closed files, which a Redis would execute twice.
+
+        Not when the next file has just begun: readers of other processes may have the manifest from before.  Best
+        effort, as all readers leave them out.
+        """
+        for file in closed:
+            path = self.path / file.name
+            with contextlib.suppress(OSError):
+                if file.size is not None and file_size(path, self._files) > file.size:
+                    cut_file(path, file.size, self._files, is_durable=False)
 
     # -- what is there -------------------------------------------------------------------------------------------------
 

@@ -78,6 +78,7 @@ class History:
     def _base_is_listed(self, path: Path, size: int, failure: LogWriteError | None) -> None:
         """Count the base in `path`, or remove it, when it could not be listed."""
         if failure is None:
+            self._home.cut_copies(self._home.manifest.backlog)
             self._listing.base_bytes = size
             self._listing.closed_bytes = size + sum(file.size or 0 for file in self._home.manifest.incrs[:-1])
         elif not self._condition.broken:  # the manifest of a broken log may list the file

@@ -109,6 +109,8 @@ class LogWriter:
         successor = self.successor
         assert successor is not None
         start = successor.start
+        with contextlib.suppress(OSError):  # the padding; what is before it is cut off later, see `LogHome.cut_copies`
+            self._files.truncate(self.fd, self.position)
         position, synced_position, synced_offset = self.position, self.synced_position, self.synced_offset
         is_cut = self._is_cut
         self.begin_file(successor.fd, successor.file_seq)
