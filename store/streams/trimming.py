@@ -39,9 +39,11 @@ def append_and_trim(
     trimmed, exact = _trim_nodes(stream, trim, most_nodes)
     if any(trimmed):
         _add_to_last_line(stream, exact_words(stream, exact, trimmed), len(words))
-    if exact is trim or trimmed.removed == trim.limit:
+    if exact is trim:
         return bulk, None
-    return bulk, replace(trim, limit=trim.limit and trim.limit - trimmed.removed)
+    if not trim.limit:
+        return bulk, trim
+    return bulk, replace(trim, limit=trim.limit - trimmed.removed) if trimmed.removed < trim.limit else None
 
 
 def _add_to_last_line(stream: Stream, trim_words: list[bytes], word_count: int) -> None:

@@ -69,16 +69,23 @@ async def serve(ticks: Ticks, client: Client, number: int) -> None:
     assert await ticks.ask(client, f"XADD s {number}-1 f v", "PING") == expected
 
 
+async def between_files(directory: Path, files: StuckFiles, fsync: str) -> tuple[Ticks, Client, int]:
+    """A server that begins the next file of its log on a disk that does not answer, a client, and how many entries."""
+    ticks = Ticks(directory, files=files, segment_bytes=2000, checkpoint_interval_ms=_HOUR_MS, appendfsync=fsync)
+    client = ticks.connect()
+    files.is_stuck = True
+    number = 0
+    while not files.begun:
+        number += 1
+        await serve(ticks, client, number)
+    return ticks, client, number
+
+
 @pytest.mark.parametrize("fsync", ["everysec", "no"])
 def test_no_client_waits_while_the_next_file_is_begun(tmp_path: Path, files: StuckFiles, fsync: str) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path, files=files, segment_bytes=2000, checkpoint_interval_ms=_HOUR_MS, appendfsync=fsync)
-        client, engine = ticks.connect(), ticks.engine
-        files.is_stuck = True
-        number = 0
-        while not files.begun:
-            number += 1
-            await serve(ticks, client, number)
+        ticks, client, number = await between_files(tmp_path, files, fsync)
+        engine = ticks.engine
         for step in range(1, 6):  # both files, the new manifest, and twice its directory
             await until_true(lambda step=step: files.begun == step)
             number += 1
@@ -137,14 +144,8 @@ def test_no_client_waits_for_any_manifest_of_a_rewrite(
 
 def test_a_save_waits_for_the_disk_and_has_the_next_file(tmp_path: Path, files: StuckFiles) -> None:
     async def body() -> None:
-        settings = {"checkpoint_interval_ms": _HOUR_MS, "appendfsync": "everysec"}
-        ticks = Ticks(tmp_path, files=files, segment_bytes=2000, **settings)
-        client, engine = ticks.connect(), ticks.engine
-        files.is_stuck = True
-        number = 0
-        while not files.begun:
-            number += 1
-            await serve(ticks, client, number)
+        ticks, client, _ = await between_files(tmp_path, files, "everysec")
+        engine = ticks.engine
         releasing = threading.Timer(0.05, files.released.release, (1000,))
         releasing.start()
         assert await ticks.ask(client, "SAVE") == [b"+OK\r\n"]
@@ -158,14 +159,8 @@ def test_a_save_waits_for_the_disk_and_has_the_next_file(tmp_path: Path, files: 
 
 def test_a_scrub_beside_a_manifest_that_is_being_replaced_finds_no_damage(tmp_path: Path, files: StuckFiles) -> None:
     async def body() -> None:
-        settings = {"checkpoint_interval_ms": _HOUR_MS, "appendfsync": "everysec"}
-        ticks = Ticks(tmp_path, files=files, segment_bytes=2000, **settings)
-        client, engine = ticks.connect(), ticks.engine
-        files.is_stuck = True
-        number = 0
-        while not files.begun:
-            number += 1
-            await serve(ticks, client, number)
+        ticks, client, number = await between_files(tmp_path, files, "everysec")
+        engine = ticks.engine
         files.released.release(4)  # the new manifest is there, and not known to be durable
         await until_true(lambda: files.begun == 5)
         number += 1

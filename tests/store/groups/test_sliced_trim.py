@@ -97,3 +97,21 @@ def test_a_slice_that_takes_all_closed_nodes_and_a_part_of_the_last_one_is_logge
         store.crash()
         assert store.dump() == before, entries
         store.engine.close()
+
+
+def test_an_append_goes_on_to_trim_behind_a_slice_that_has_removed_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sliced_trim, "_SLICE_NODES", 1)
+    store = Store(tmp_path)
+    store.txn.configure_nodes(4, 4096)
+    store.fill(b"s", 24)
+    store.run("XDEL", "s", "4-0")
+    store.run("XTRIM", "s", "MINID", "4-0")  # nothing is left of the first node
+    store.run("XADD", "s", "MAXLEN", "5", "99-0", "f", "v")
+    store.commit()
+    assert store.run("XLEN", "s") == 5
+    before = store.dump()
+    store.crash()
+    assert store.dump() == before
+    store.engine.close()

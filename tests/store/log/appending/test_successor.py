@@ -124,7 +124,9 @@ def test_a_start_that_is_refused_leaves_what_lies_behind_a_closed_file() -> None
 @pytest.mark.parametrize("names", [False, True])
 @pytest.mark.parametrize("kept", [0, 7, 150, 10_000])
 @pytest.mark.parametrize("operations", range(12))
-def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(operations: int, kept: int, names: bool) -> None:
+def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(
+    monkeypatch: pytest.MonkeyPatch, operations: int, kept: int, names: bool
+) -> None:
     """Synced with each batch, as under `always`; the power goes after so many operations of the thread."""
     files = FaultyFiles()
     log, replacement = begun(files)
@@ -141,7 +143,7 @@ def test_a_power_cut_at_any_step_loses_nothing_that_was_synced(operations: int, 
         left -= 1
         step(operation)
 
-    files._step = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(files, "_step", counted)
     replacement.run()
     assert found(crashed[0] if crashed else files.crash(kept, names=names)) == ALL[:4]
 
@@ -216,14 +218,15 @@ def test_a_batch_of_the_primary_is_in_both_files() -> None:
     files = FaultyFiles()
     log, _ = begun(files)
     batch = bytes(files.data(FIRST)[log.lasting_end.position :])
-    other = open_log(ROOT, FaultyFiles())
+    others = FaultyFiles()
+    other = open_log(ROOT, others)
     append(other, FIRST_BATCH)
     other.writer.sync()
     begin_next(other)
     other.writer.append_verbatim([batch[:30], batch[30:]], log.offset)
-    assert bytes(other._files.data(SECOND)).endswith(batch)  # type: ignore[attr-defined]
+    assert bytes(others.data(SECOND)).endswith(batch)
     other.listing.settle()
-    assert other.end.position == len(other._files.data(SECOND))  # type: ignore[attr-defined]
+    assert other.end.position == len(others.data(SECOND))
 
 
 def test_an_undone_batch_is_in_neither_file() -> None:
