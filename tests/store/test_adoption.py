@@ -23,6 +23,7 @@ from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
+from tests.support.store.logs import adopt_base
 from tests.support.store.stores import Store, begin_file
 
 SOURCE = "sync-1"
@@ -93,7 +94,7 @@ def begin_with_base(store: Store) -> None:
     path = log.home.path / f"{TEMPORARY_PREFIX}1.aof"
     with store.engine.tables.env.begin() as txn:
         size = write_base(path, pieces(store.engine.tables, txn), OsFiles(), offset=end.offset, now_ms=1)
-    log.history.adopt_base(path, size.size, size.command_bytes, end.file_seq)
+    adopt_base(log, path, size.size, size.command_bytes, end.file_seq)
 
 
 @pytest.fixture(scope="module")

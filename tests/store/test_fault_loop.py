@@ -27,6 +27,7 @@ from riverbed.store.options import Fsync
 from riverbed.store.rewrite.state import pieces
 from tests.conftest import base_seed
 from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.logs import adopt_base
 from tests.support.store.stores import Store, checkpoint_twice, text_of
 from tests.support.trees import tree
 
@@ -145,7 +146,7 @@ class Round:
             with engine.tables.env.begin() as txn:
                 size = write_base(path, pieces(engine.tables, txn), self.files, offset=end.offset, now_ms=1)
             checkpoint_twice(engine)
-            engine.log.history.adopt_base(path, size.size, size.command_bytes, end.file_seq)
+            adopt_base(engine.log, path, size.size, size.command_bytes, end.file_seq)
             for leftover in engine.log.home.leftovers():
                 self.files.unlink(leftover)
             engine.log.history.forget_deleted()

@@ -19,7 +19,7 @@ from riverbed.store.errors import LogWriteError
 from riverbed.store.log.appending.condition import Condition
 from riverbed.store.log.appending.listing import Listing
 from riverbed.store.log.appending.replacement import Replacement
-from riverbed.store.log.home import Base, LogHome
+from riverbed.store.log.home import LogHome
 from riverbed.store.log.manifest import LogFile
 
 
@@ -45,22 +45,13 @@ class History:
         self._condition = condition
         self._files = files
 
-    def adopt_base(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Base:
+    def begin_adoption(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Replacement:
         """Make the state in `temporary` the base of the log, which incr `from_seq` continues.
 
-        The file is in our directory, whole and durable; a checkpoint in `from_seq` or later is durable too.  The file
-        is renamed, and one replacement of the manifest makes everything before it history: a crash leaves the log as it
-        was, or as it will be.  Raises LogWriteError with the log as it was, unless it is broken.
-        """
-        self._listing.complete(self.begin_adoption(temporary, size, command_bytes, from_seq))
-        adopted = self._listing.base
-        assert adopted is not None
-        return adopted
-
-    def begin_adoption(self, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Replacement:
-        """As `adopt_base`, but a thread has to run what is returned, before `listing.complete`.
-
-        Raises LogWriteError with the log as it was.
+        A thread has to run what is returned, before `listing.complete`.  The file is in our directory, whole and
+        durable; a checkpoint in `from_seq` or later is durable too.  The file is renamed, and one replacement of the
+        manifest makes everything before it history: a crash leaves the log as it was, or as it will be.  Raises
+        LogWriteError with the log as it was, and `complete` does, unless the log is broken.
         """
         self._listing.settle()
         if not self._home.has_incr(from_seq):

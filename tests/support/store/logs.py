@@ -7,7 +7,7 @@ from typing import Any
 
 from riverbed.store.disk.files import Files
 from riverbed.store.format.log_lines import encode_annotation, encode_command, encode_extension
-from riverbed.store.log.append_log import Batch, Log
+from riverbed.store.log.append_log import Base, Batch, Log
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 
@@ -45,6 +45,13 @@ def open_log(directory: Path, files: Files, **options: Any) -> Log:
 def reopened(files: FaultyFiles, **options: int) -> tuple[Log, list[Batch]]:
     log = open_log(ROOT, files, **options)
     return log, list(log.read())
+
+
+def adopt_base(log: Log, temporary: Path, size: int, command_bytes: int, from_seq: int) -> Base:
+    """Make the state in `temporary` the base of the log, at once."""
+    log.listing.complete(log.history.begin_adoption(temporary, size, command_bytes, from_seq))
+    assert log.base is not None
+    return log.base
 
 
 def told(batches: list[Batch]) -> list[tuple[object, ...]]:

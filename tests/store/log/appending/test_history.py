@@ -16,7 +16,7 @@ from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
-from tests.support.store.logs import HOME, MANIFEST, SELECT, Words, append, commands_of, reopened, xadd
+from tests.support.store.logs import HOME, MANIFEST, SELECT, Words, adopt_base, append, commands_of, reopened, xadd
 
 TEMPORARY = HOME / f"{TEMPORARY_PREFIX}1.aof"
 FIRST_BASE = HOME / "appendonly.aof.1.base.aof"
@@ -50,7 +50,7 @@ def adopt(log: Log, files: FaultyFiles, from_seq: int, state: list[Words] = STAT
     begin = next(file.start_offset for file in log.home.manifest.incrs if file.seq == from_seq)
     assert begin is not None
     size = write_base(TEMPORARY, pieces_of(state), files, offset=begin, now_ms=1)
-    return log.history.adopt_base(TEMPORARY, size.size, size.command_bytes, from_seq)
+    return adopt_base(log, TEMPORARY, size.size, size.command_bytes, from_seq)
 
 
 def remove_leftovers(log: Log, files: FaultyFiles) -> None:
@@ -183,7 +183,7 @@ def test_an_adoption_that_fails_leaves_the_log_as_it_was(operation: str) -> None
     before = log.home.manifest
     files.fail(operation, errno.ENOSPC)
     with pytest.raises(LogWriteError):
-        log.history.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
+        adopt_base(log, TEMPORARY, size.size, size.command_bytes, seq)
     assert log.home.manifest == before
     assert log.base is None
     assert not files.exists(FIRST_BASE)
@@ -198,7 +198,7 @@ def test_an_adoption_nobody_knows_the_outcome_of_breaks_the_log() -> None:
     size = write_base(TEMPORARY, pieces_of(STATE), files, offset=log.end.offset, now_ms=1)
     files.fail("sync_directory", errno.EIO, after=1)
     with pytest.raises(LogWriteError):
-        log.history.adopt_base(TEMPORARY, size.size, size.command_bytes, seq)
+        adopt_base(log, TEMPORARY, size.size, size.command_bytes, seq)
     assert log.broken
     for names in (False, True):
         assert commands_of(reopened(files.crash(names=names))[1]) in (PAST, [[words] for words in STATE])
