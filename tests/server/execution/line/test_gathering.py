@@ -212,21 +212,24 @@ def test_the_other_way_is_tried_again_after_a_while() -> None:
 # -- in the executor ---------------------------------------------------------------------------------------------------
 
 
-def _slow(directory: Path) -> Ticks:
-    """Ticks whose syncs take 4 ms; they do nothing else that takes time."""
-    clock = HandClock()
-    ticks = Ticks(directory, clock=clock, appendfsync="always")
+class _SlowTicks(Ticks):
+    """Ticks whose syncs take 4 ms; they do nothing else that takes time, and waits end in vain when a test says so."""
 
-    def sync() -> None:
-        clock.now_ms += _SYNC_S * 1000
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, clock=HandClock(), appendfsync="always")
+        self.files.before_sync = self._sync
+        self.loop = _Loop()
+        self.executor._gathering = Gathering(
+            cast(asyncio.AbstractEventLoop, self.loop), self.clock.monotonic, self.executor.stats
+        )
 
-    ticks.files.before_sync = sync
-    return ticks
+    def _sync(self) -> None:
+        self.clock.now_ms += _SYNC_S * 1000
 
 
-async def _waiting_ticks(directory: Path) -> tuple[Ticks, list[Client]]:
+async def _waiting_ticks(directory: Path) -> tuple[_SlowTicks, list[Client]]:
     """Slow ticks that wait: of two clients that take turns, and then come together, twice as many are answered."""
-    ticks = _slow(directory)
+    ticks = _SlowTicks(directory)
     clients = [ticks.connect(), ticks.connect()]
     for _ in range(ROUND + 2):
         await ticks.ask(clients[0], "XADD s * f v")
@@ -260,7 +263,7 @@ def test_nobody_waits_where_that_costs_as_many_readers(tmp_path: Path) -> None:
     """A writer is alone, and beside it another client gets three replies for which no sync is waited for."""
 
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
+        ticks = _SlowTicks(tmp_path)
         clients = [ticks.connect(), ticks.connect()]
         for _ in range(ROUND + 2):
             await ticks.ask(clients[0], "XADD s * f v")
@@ -284,7 +287,8 @@ def test_a_client_that_is_waited_for_in_vain_delays_the_others_for_a_moment_only
         clients[0].send("XADD s * f v", "PING")
         await ticks.settle()
         assert clients[0].replies() == []
-        await asyncio.sleep(MOST_S)
+        assert 0 < ticks.loop.timers[-1].delay <= MOST_S
+        ticks.loop.timers[-1].run()
         await ticks.settle()
         assert len(clients[0].replies()) == 2
         ticks.close()
@@ -361,7 +365,7 @@ def test_a_reader_that_was_answered_without_a_sync_is_not_waited_for(tmp_path: P
 
 def test_long_pipelines_share_a_slow_sync(tmp_path: Path) -> None:
     async def scenario() -> None:
-        ticks = _slow(tmp_path)
+        ticks = _SlowTicks(tmp_path)
         client = ticks.connect()
         for _ in range(2):
             await ticks.ask(client, "XADD s * f v")
