@@ -586,8 +586,15 @@ class Engine:
 
         Raises lmdb.Error, with the state as it was.
         """
+        self._write_rows(self.txn.write_part)
+
+    def write_behind(self) -> None:
+        """Put rows that the next commands would put into the tables, between ticks.  Raises as `write_part` does."""
+        self._write_rows(self.txn.write_behind)
+
+    def _write_rows(self, write: Callable[[], None]) -> None:
         try:
-            self.txn.write_part()
+            write()
         except lmdb.Error as error:
             self._tables_failed(_reason(error))
             self._restore(self.txn.changes)

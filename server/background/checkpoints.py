@@ -106,7 +106,10 @@ class Checkpoints:
         return self._hold.is_on
 
     def committed(self) -> None:
-        """Have what was committed in a checkpoint soon, at once if it is much."""
+        """Have what was committed in a checkpoint soon, at once if it is much; clients have their replies already."""
+        if self._engine.txn.behind:
+            with self._retrying():
+                self._engine.write_behind()
         if self._most_parts is not None:
             self._keep_pace(self._most_parts)
         elif self._engine.log.is_full or (self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it()):

@@ -12,6 +12,7 @@ This module knows rows and numbers.  Names, counters and the log are in `group.p
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,7 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
 from riverbed.store.groups.insertions import Insertions
 from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
-from riverbed.store.groups.young import MAX_IN_RUN, MAX_PART, Delivery, Young
+from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
 from riverbed.store.wire import find_delivery
 
@@ -183,8 +184,11 @@ class Pel(Insertions):
 
     def _change(self, packed: bytes, delivery: Delivery | None) -> None:
         """Note the new state of an entry that `standing` has found."""
+        txn = self._write_txn
         if not self._young.change(packed, delivery):
             self._write_part_now()
+        elif txn.changed_ids > FEW_CHANGED:
+            txn.behind[self] = None
 
     def write_young(self) -> None:
         """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""
@@ -202,6 +206,13 @@ class Pel(Insertions):
         else:
             self._replace([], young.drain(MAX_PART))
         return not young.batches and not young.changed
+
+    def write_behind(self) -> None:
+        """Put some of what has changed into the tables; what a damaged row hides is left to the next who needs it."""
+        young, txn = self._young, self._write_txn
+        with contextlib.suppress(DamagedRowError):
+            while txn.changed_ids > FEW_CHANGED and young.changed:
+                self._write_changed(young.drain_changed(BEHIND_PART))
 
     def _write_part_now(self) -> None:
         """Write because there is much in memory, in the midst of a change."""

@@ -35,6 +35,10 @@ MAX_YOUNG: Final = 16_384
 # The most of them that have changed in the tables: to write these takes some 5 us each if they are scattered, and any
 # other question about the group waits for it.
 MAX_CHANGED: Final = 3072
+# Those beyond so many are written when the replies of a tick are sent, a run or two at once: a command that meets the
+# bound writes a part, and its client waits for 0.3 ms.
+FEW_CHANGED: Final = 2560
+BEHIND_PART: Final = 128
 # So many of them are written at once while clients wait: whole runs, if they are neighbours.
 MAX_PART = 5 * MAX_IN_RUN
 

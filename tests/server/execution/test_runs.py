@@ -27,6 +27,7 @@ from riverbed.server.stats.stats import Stats
 from riverbed.store.databases import lent, transaction
 from riverbed.store.databases.lent import PART_BYTES, PUT_BATCH
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
+from riverbed.store.engine import Engine
 from riverbed.store.wire import APPENDED, Claims, Run, parse
 from tests.support.in_process import PassingClock
 from tests.support.raw import encode
@@ -460,6 +461,38 @@ def test_rows_that_wait_are_put_into_their_table_in_parts_before_a_checkpoint(tm
         ticks.close()
         client = (ticks := Ticks(tmp_path, files=ticks.files)).connect()
         assert await ticks.ask(client, *(f"XLEN {key}" for key in keys)) == [b":201\r\n"] * len(keys)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_the_rows_of_a_long_stream_reach_their_table_behind_the_replies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sends one pipeline after the other waited for them, every thousandth entry or so."""
+    write_behind = Engine.write_behind
+    replies: list[int] = []  # that the client had when rows were put
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s * f v")
+        db = ticks.engine.txn.databases[0]
+
+        def write(engine: Engine) -> None:
+            size = db.lent_bytes
+            write_behind(engine)
+            assert db.lent_bytes == 0 < size
+            replies.append(len(client.replies()))
+
+        monkeypatch.setattr(Engine, "write_behind", write)
+        for _ in range(3):
+            client.send(*(f"XADD s * f {'v' * 40}" for _ in range(300)))
+            await ticks.settle()
+        assert replies == [300] * 3
+        ticks.close()
+        client = (ticks := Ticks(tmp_path, files=ticks.files)).connect()
+        assert await ticks.ask(client, "XLEN s") == [b":901\r\n"]
         ticks.close()
 
     in_loop(body())

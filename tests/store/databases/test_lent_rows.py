@@ -6,12 +6,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from riverbed.server.errors import CommandError
 from riverbed.store.databases import transaction
 from riverbed.store.databases.lent import PART_BYTES
-from riverbed.store.errors import DamagedRowError
+from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.format.streams import key_key
 from riverbed.store.wire import APPENDED, LOGGED, Run, parse
 from tests.support.raw import encode
@@ -297,3 +298,58 @@ def refuse(store: Store, words: list[str]) -> None:
         store.run(*words)
     except CommandError:
         return
+
+
+def long_run(store: Store, options: str = "") -> None:
+    """Append more rows to a lent stream than shall wait when the replies are sent."""
+    store.add(b"s", "1-1")
+    store.txn.configure_nodes(1000, 1 << 20)
+    for _ in range(10):
+        assert append(store, *(f"XADD s {options} * f {'v' * 40}" for _ in range(50))) == 50
+
+
+def test_the_rows_of_a_long_stream_are_put_behind_the_replies(store: Store) -> None:
+    long_run(store)
+    store.commit()
+    assert store.db.lent_bytes > 0
+    store.engine.write_behind()
+    assert (store.db.lent_bytes, store.db.lent_count) == (0, 1)
+    assert store.count("entries") == 501
+    long_run_length = store.stream().length
+    store.crash()
+    assert (store.stream().length, long_run_length) == (501, 501)
+    assert store.violations() == []
+
+
+def test_rows_that_a_trim_may_remove_wait_for_it(store: Store) -> None:
+    long_run(store, "MAXLEN 1000")
+    size = store.db.lent_bytes
+    store.engine.write_behind()
+    assert store.db.lent_bytes == size > 0
+    store.txn.log.clear()
+
+
+def test_a_stream_that_was_taken_back_meanwhile_has_nothing_to_put(store: Store) -> None:
+    long_run(store)
+    assert store.run("XLEN", "s") == 501
+    store.commit()
+    store.engine.write_behind()
+    assert store.count("entries") == 501
+
+
+def test_rows_that_cannot_be_put_behind_the_replies_are_in_the_log(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FullTable:
+        def putmulti(self, rows: object) -> None:
+            raise lmdb.MapFullError("the map is full")
+
+    long_run(store)
+    store.commit()
+    monkeypatch.setattr(store.txn, "appender", FullTable())
+    with pytest.raises(lmdb.MapFullError):
+        store.engine.write_behind()
+    assert store.engine.refusal is Refusal.MAP_FULL
+    assert not store.txn.behind
+    assert store.stream().length == 501
+    assert store.violations() == []

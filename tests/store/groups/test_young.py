@@ -10,11 +10,12 @@ import pytest
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import DeepCheck, check
 from riverbed.store.databases.database import DATABASE_COUNT
-from riverbed.store.databases.transaction import FEW_CHANGED
+from riverbed.store.databases.transaction import FEW_CHANGED as FEW_STREAMS
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.groups import pending as pending_entries
 from riverbed.store.groups.view import GroupsView
-from riverbed.store.groups.young import MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
+from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
 from riverbed.store.ids import MAX_ID
 from riverbed.store.tables.transaction import PART
 from riverbed.store.tables.view import OpenView
@@ -519,7 +520,7 @@ def test_changes_are_written_in_parts_of_neighbours(store: Store) -> None:
 
 
 def test_parts_that_no_checkpoint_has_committed_are_gone_after_a_crash_and_in_the_log(store: Store) -> None:
-    for number in range(FEW_CHANGED + PART):
+    for number in range(FEW_STREAMS + PART):
         store.fill(b"%d" % number, 2)
     store.deliver(b"1", 2)
     store.run("XACK", "1", "g", "2-0")
@@ -535,3 +536,55 @@ def test_parts_that_no_checkpoint_has_committed_are_gone_after_a_crash_and_in_th
     store.checkpoint()
     store.crash()
     assert store.dump() == before
+
+
+@pytest.fixture
+def acknowledged(store: Store) -> Store:
+    """A store with as many acknowledged entries in memory as may wait behind the replies of a tick, and two more."""
+    store.fill(b"s", MAX_CHANGED)
+    store.deliver(b"s", MAX_CHANGED)
+    store.checkpoint()
+    for number in range(1, FEW_CHANGED + 3):
+        assert len(store.txn.behind) == (number > FEW_CHANGED + 1)
+        store.run("XACK", "s", "g", f"{number}-0")
+    store.commit()
+    return store
+
+
+def test_some_changes_beyond_a_few_are_written_behind_the_replies(acknowledged: Store) -> None:
+    store, before = acknowledged, acknowledged.count("pel")
+    store.engine.write_behind()
+    assert store.txn.changed_ids == FEW_CHANGED + 2 - BEHIND_PART
+    assert store.count("pel") < before
+    assert not store.txn.behind
+    assert pending(store) == list(range(FEW_CHANGED + 3, MAX_CHANGED + 1))
+    store.crash()
+    assert pending(store) == list(range(FEW_CHANGED + 3, MAX_CHANGED + 1))
+
+
+@pytest.mark.parametrize("then", ["CHECKPOINT", "XPENDING s g - + 1", "XGROUP DESTROY s g", "DEL s", "FLUSHALL"])
+def test_what_was_to_be_written_behind_the_replies_may_be_written_or_gone(acknowledged: Store, then: str) -> None:
+    store = acknowledged
+    if then == "CHECKPOINT":
+        store.checkpoint()
+        assert not store.txn.behind
+    else:
+        store.run(*then.split())
+    store.commit()
+    store.engine.write_behind()
+    assert store.txn.changed_ids == 0
+    before = store.dump()
+    store.crash()
+    assert store.dump() == before
+
+
+def test_what_a_damaged_row_hides_is_not_lost_behind_the_replies(acknowledged: Store) -> None:
+    store, pel = acknowledged, acknowledged.txn.handles["pel"]
+    key, row = next(iter(store.txn.lmdb.cursor(pel)))
+    store.txn.lmdb.put(key, row[:-1] + bytes((row[-1] ^ 1,)), db=pel)
+    store.engine.write_behind()
+    assert store.txn.changed_ids == FEW_CHANGED + 2
+    with pytest.raises(DamagedRowError):
+        store.engine.checkpoint()
+    store.txn.lmdb.put(key, row, db=pel)
+    assert pending(store) == list(range(FEW_CHANGED + 3, MAX_CHANGED + 1))
