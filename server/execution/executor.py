@@ -25,6 +25,7 @@ from riverbed.server.execution.blocking import Blocking
 from riverbed.server.execution.calls import Calls
 from riverbed.server.execution.control.beside import Beside
 from riverbed.server.execution.control.control import Controls
+from riverbed.server.execution.control.departures import Departures
 from riverbed.server.execution.control.monitors import Monitors
 from riverbed.server.execution.control.pauses import Pauses
 from riverbed.server.execution.control.transactions import Transactions
@@ -88,7 +89,8 @@ class Executor:
         """Make the parts: each knows the parts made before it, and this executor as `Turns`."""
         no_session = unconnected_session(self.txn.databases[0])
         core, gate, events = self.context, self.gate, self.events
-        self.watches = Watches()
+        departures = Departures(self._loop, core.clock.monotonic)
+        self.watches = Watches(departures.begin)
         self.outbox = Outbox(core, self, events)
         delivery = Delivery(core.clock.monotonic, self.flush)
         self.failures = Failures(core, self, gate, delivery, events)
@@ -124,6 +126,7 @@ class Executor:
         self.beside = Beside(core, self, self.queue, slow_path, self.outbox)
         self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push
+        core.pubsub.leave = departures.begin
         delivery.on_block = self._block
         delivery.on_slices = self.sliced_commands.begin
         core.control, core.transactions, core.pauses, core.monitors = (
