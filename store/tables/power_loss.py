@@ -43,7 +43,7 @@ _SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 
 
 class DoubtError(StoreError):
-    """The machine stopped while the tables were in use, and a reader cannot decide which commit is whole."""
+    """A reader cannot tell which commit is whole: the machine stopped while tables were in use, or a sync failed."""
 
 
 def prepare_use(state: Path) -> bool:
@@ -86,21 +86,27 @@ def is_marked(state: Path) -> bool:
 
 
 def is_in_doubt(state: Path) -> bool:
-    """Whether the newer meta page may lack pages after a power cut.  Raises OSError."""
+    """Whether the newer meta page may lack pages after a power cut, or a sync that failed.  Raises OSError."""
+    return _read_mark(state) not in (None, _boot_id())
+
+
+def _read_mark(state: Path) -> str | None:
     try:
-        boot = read_file(state / MARK_NAME, _MAX_MARK_BYTES).decode(errors="replace")
+        return read_file(state / MARK_NAME, _MAX_MARK_BYTES).decode(errors="replace")
     except FileNotFoundError:
-        return False
-    return boot != _boot_id()
+        return None
 
 
 def refuse_doubt(state: Path) -> None:
     """Check, for a reader, that the tables are not in doubt.  Raises DoubtError, OSError."""
-    if is_in_doubt(state):
-        raise DoubtError(
-            f"the machine stopped while the tables in {state} were in use; start riverbed-server on them once: it "
-            "goes back to the last whole state and takes the rest from the log"
-        )
+    mark = _read_mark(state)
+    if mark in (None, _boot_id()):
+        return
+    failed = f"the disk failed to store what was written to the tables in {state}, or to their log"
+    raise DoubtError(
+        f"{failed if mark == _FAILED else f'the machine stopped while the tables in {state} were in use'}; start "
+        "riverbed-server on them once: it goes back to the last whole state and takes the rest from the log"
+    )
 
 
 def settle_doubt(state: Path) -> bool:

@@ -152,9 +152,9 @@ def test_who_only_reads_refuses_what_a_power_cut_has_left_and_a_start_settles_it
 
     (state / "in-use").write_bytes(mark)
     assert is_in_doubt(state)
-    with pytest.raises(DoubtError, match="start riverbed-server on them once"):
+    with pytest.raises(DoubtError, match=r"^the machine stopped .*; start riverbed-server on them once"):
         list(check(store.directory))
-    with pytest.raises(DoubtError, match="start riverbed-server on them once"):
+    with pytest.raises(DoubtError, match=r"^the machine stopped .*; start riverbed-server on them once"):
         Tables(store.directory, _MAP, readonly=True)
     store.open()
     assert store.dump() == expected
@@ -262,6 +262,8 @@ def test_tables_that_could_not_be_synced_take_no_other_commit_and_the_next_start
     expected = store.dump()
     store.kill()
     assert is_in_doubt(store.directory / STATE_DIRECTORY)
+    with pytest.raises(DoubtError, match=r"^the disk failed .*; start riverbed-server on them once"):
+        list(check(store.directory))
 
     store.open()
     assert store.engine.recovery.commands == 1
@@ -291,6 +293,8 @@ def test_tables_are_not_believed_when_the_log_that_they_cover_could_not_be_synce
         store.engine.checkpoint()
     store.kill()
     assert is_in_doubt(store.directory / STATE_DIRECTORY)
+    with pytest.raises(DoubtError, match=r"^the disk failed .*; start riverbed-server on them once"):
+        list(check(store.directory))
     store.open()
     assert store.engine.recovery.commands == 1
     store.engine.close()
