@@ -16,8 +16,8 @@ from riverbed.server.protocol.replies import Settled
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
+    from riverbed.server.execution.control.watches import Watches
     from riverbed.server.execution.gate import Gate
-    from riverbed.server.execution.waiters import Watches
 
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"

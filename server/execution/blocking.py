@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.streams.options import parse_read
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.waiters import Place, Waiters, Watches
+from riverbed.server.execution.waiters import Place, Waiters
 from riverbed.server.protocol.replies import NULL_ARRAY, Block
 from riverbed.store.model import Change
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.calls import Calls
+    from riverbed.server.execution.control.watches import Watches
     from riverbed.server.execution.delivery import Delivery
     from riverbed.server.execution.ticks import Turns
     from riverbed.server.protocol.replies import Reply

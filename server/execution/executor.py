@@ -29,6 +29,7 @@ from riverbed.server.execution.control.departures import Departures
 from riverbed.server.execution.control.monitors import Monitors
 from riverbed.server.execution.control.pauses import Pauses
 from riverbed.server.execution.control.transactions import Transactions
+from riverbed.server.execution.control.watches import Watches
 from riverbed.server.execution.delivery import Delivery
 from riverbed.server.execution.failures import Failures
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_SLOW_SYNC, MAX_REQUESTS_A_TICK, FastPath
@@ -39,7 +40,6 @@ from riverbed.server.execution.outbox import Outbox
 from riverbed.server.execution.sliced_commands import SlicedCommands
 from riverbed.server.execution.slow_path import SlowPath
 from riverbed.server.execution.ticks import Events
-from riverbed.server.execution.waiters import Watches
 from riverbed.server.limits.accounts import Account
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Block, Settled

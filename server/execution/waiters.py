@@ -15,7 +15,7 @@ commands, not a thousand.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 Place = tuple["Namespace", bytes]
 # Keys whose lines a client joins or leaves in one step: 0.8 us each, and up to 45 us to look for new entries.
 AT_ONCE = 100
-# Watches that end in one step: a quarter of a millisecond.
-_WATCHES_A_STEP: Final = 500
-# The memory that a watched key takes besides its bytes, measured.
-WATCH_BYTES: Final = 240
 # No dict: it finds its first key only after all keys that were taken off the front.
 Line = OrderedDict["Session", int]
 _NOBODY: Final = Line()
@@ -311,84 +307,3 @@ def _topics(block: Block, start: int = 0, end: int | None = None) -> dict[bytes,
     for key, topic in zip(block.keys[start:end], block.topics[start:end], strict=True):
         topics[key] = topic if topics.get(key, topic) == topic else None
     return topics
-
-
-class Watches:
-    """WATCH: which sessions' transactions break when a key changes.
-
-    Nearly every key has one watcher, which is stored without a dict: a client may watch very many keys, and a dict for
-    each takes four times as long.
-    """
-
-    def __init__(self, leave: Callable[[Iterator[None]], object] = list) -> None:
-        """`leave` is called with the steps that end the watches of a client that is closing; it may take some later."""
-        self._watchers: dict[Namespace, dict[bytes, Session | dict[Session, None]]] = {}
-        self._leave = leave
-
-    def __len__(self) -> int:
-        """How many keys are watched."""
-        return sum(map(len, self._watchers.values()))
-
-    def add(self, session: Session, key: bytes, expire_ms: int = 0) -> None:
-        """`expire_ms` is when the key expires, which breaks the watch; 0 for never."""
-        if session.transaction.watch_broken:
-            return  # whatever changes now
-        db = session.db
-        own = session.transaction.watched.setdefault(db, {})
-        if key in own:
-            return
-        own[key] = None
-        session.account.keep(len(key) + WATCH_BYTES)
-        watchers = self._watchers.setdefault(db, {})
-        others = watchers.get(key)
-        if others is None:
-            watchers[key] = session
-        elif isinstance(others, dict):
-            others[session] = None
-        else:
-            watchers[key] = {others: None, session: None}
-        add_interest((db, key))
-        if expire_ms and not 0 < session.transaction.watch_until_ms < expire_ms:
-            session.transaction.watch_until_ms = expire_ms
-
-    def clear(self, session: Session) -> None:
-        """End all watches of the session, also those that are broken; very many of one that is closing bit by bit."""
-        transaction = session.transaction
-        if session.closing:
-            self._leave(self._clear_in_steps(session))
-        else:
-            for db, keys in transaction.watched.items():
-                self._end(session, db, keys)
-            transaction.watched.clear()
-        transaction.watch_broken = False
-        transaction.watch_until_ms = 0
-
-    def _clear_in_steps(self, session: Session) -> Iterator[None]:
-        watched = session.transaction.watched
-        while watched:
-            db, own = next(iter(watched.items()))
-            self._end(session, db, [own.popitem()[0] for _ in range(min(len(own), _WATCHES_A_STEP))])
-            if own:
-                yield
-            else:
-                del watched[db]
-
-    def _end(self, session: Session, db: Namespace, keys: Collection[bytes]) -> None:
-        watchers = self._watchers[db]
-        for key in keys:
-            others = watchers[key]
-            if isinstance(others, dict) and len(others) > 1:
-                del others[session]
-            else:
-                del watchers[key]
-        drop_interests(db, keys)
-        if session.account.kept:  # not when the client has gone, and its account is closed
-            session.account.keep(-sum(map(len, keys)) - WATCH_BYTES * len(keys))
-
-    def changed(self, place: Place) -> None:
-        db, key = place
-        watchers = self._watchers.get(db, {}).get(key, ())
-        for session in list(watchers) if isinstance(watchers, (dict, tuple)) else (watchers,):
-            if not session.closing:  # else it runs no transaction
-                self.clear(session)  # as in Redis: no further change matters to it
-            session.transaction.watch_broken = True

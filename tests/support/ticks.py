@@ -16,7 +16,7 @@ from riverbed.server.commands.channels import CHANNEL_BYTES
 from riverbed.server.commands.replay import Replayer
 from riverbed.server.commands.session import Session
 from riverbed.server.config.config import Config
-from riverbed.server.execution.waiters import WATCH_BYTES
+from riverbed.server.execution.control.watches import WATCH_BYTES
 from riverbed.store.engine import Engine
 from riverbed.store.log import manifest
 from riverbed.store.log.reader import LogReader, list_parts

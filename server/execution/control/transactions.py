@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from riverbed.server.execution.admission import Admission
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.control.monitors import Monitors
+    from riverbed.server.execution.control.watches import Watches
     from riverbed.server.execution.gate import Gate
-    from riverbed.server.execution.waiters import Watches
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.stats.stats import CommandCounters
     from riverbed.store.tables.view import View

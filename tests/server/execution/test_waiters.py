@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.commands.session import Session
-from riverbed.server.execution.waiters import Waiters, Watches, add_interest, drop_interest
+from riverbed.server.execution.control.watches import Watches
+from riverbed.server.execution.waiters import Waiters, add_interest, drop_interest
 from riverbed.server.protocol.replies import Block
 from tests.support.ticks import Client, Ticks, in_loop
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.commands import channels
-from riverbed.server.execution import waiters
-from riverbed.server.execution.control import departures
+from riverbed.server.execution.control import departures, watches
 from riverbed.server.execution.control.departures import Departures
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -27,7 +26,7 @@ KINDS = {
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few names a step, and one step a turn."""
     monkeypatch.setattr(channels, "_NAMES_A_STEP", 4)
-    monkeypatch.setattr(waiters, "_WATCHES_A_STEP", 4)
+    monkeypatch.setattr(watches, "_KEYS_A_STEP", 4)
     monkeypatch.setattr(departures, "_TURN_S", 0.0)
 
 
