@@ -19,7 +19,6 @@ from typing import Final
 
 import lmdb
 
-from riverbed.store.checkpoint import Checkpoints, Durability
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.spill import Spill
@@ -48,7 +47,8 @@ from riverbed.store.recovery.opening import Opening, clear_away
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.space import Space
+from riverbed.store.running.checkpoint import Checkpoints, Durability
+from riverbed.store.running.space import Space
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
 from riverbed.store.tables.transaction import Mark

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
-    from riverbed.store.checkpoint import Durability
     from riverbed.store.log.appending.replacement import Replacement
     from riverbed.store.position import LogPosition
+    from riverbed.store.running.checkpoint import Durability
 
 log = logging.getLogger("riverbed")
 

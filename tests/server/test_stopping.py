@@ -18,9 +18,9 @@ from riverbed.server.config.config import Config
 from riverbed.server.limits.accounts import MAX_WAITING_BYTES
 from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.listener import Listener
-from riverbed.store.checkpoint import Durability
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.running.checkpoint import Durability
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.raw import RawClient, encode
 from tests.support.replicas import follow, info, until_level

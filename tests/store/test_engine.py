@@ -811,23 +811,6 @@ def test_a_state_that_could_not_be_rebuilt_is_never_committed(faulty: Store) -> 
     assert faulty.dump() == expected
 
 
-def test_writes_are_refused_before_the_disk_is_full_and_allowed_when_it_is_well_free(tmp_path: Path) -> None:
-    files = FaultyFiles()
-    store = Store(tmp_path, files=files, reserve_bytes=1000)
-    for free, refusal in (
-        (1001, None),
-        (999, Refusal.DISK_NEARLY_FULL),
-        (1100, Refusal.DISK_NEARLY_FULL),
-        (1250, None),
-        (1100, None),
-    ):
-        files.free = free
-        store.engine.check_space()
-        assert store.engine.refusal is refusal, free
-    files.free = None
-    store.engine.close()
-
-
 @pytest.mark.parametrize("fsync", Fsync)
 def test_the_log_is_padded_where_each_batch_is_synced(tmp_path: Path, fsync: Fsync) -> None:
     store = Store(tmp_path, fsync=fsync)

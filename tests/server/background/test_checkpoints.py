@@ -11,12 +11,12 @@ import lmdb
 import pytest
 
 from riverbed.server.background import checkpoints, log_rewrite
-from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.lent import BATCH as LENT_BATCH
 from riverbed.store.databases.lent import PART_BYTES
 from riverbed.store.databases.transaction import FEW_CHANGED, FEW_LENT_BYTES, FEWER_CHANGED
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, Refusal
+from riverbed.store.running.checkpoint import Durability
 from riverbed.store.tables.transaction import PART
 from tests.support.rewriter import Rewriter
 from tests.support.ticks import Ticks, in_loop

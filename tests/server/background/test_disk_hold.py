@@ -12,11 +12,11 @@ import pytest
 
 from riverbed.server.background import checkpoints, disk_hold
 from riverbed.server.protocol.replies import LONG_BYTES
-from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.transaction import FEW_CHANGED
 from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
+from riverbed.store.running.checkpoint import Durability
 from riverbed.store.snapshot.reader import list_snapshots
 from riverbed.store.tables.transaction import PART
 from tests.support.rewriter import rewrite_here

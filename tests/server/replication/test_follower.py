@@ -16,11 +16,11 @@ import pytest
 from riverbed.server.replication import follower
 from riverbed.server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower, Needs
 from riverbed.server.replication.link import LinkError
-from riverbed.store.checkpoint import Durability
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.running.checkpoint import Durability
 from riverbed.store.tables.transaction import PART
 from tests.support.ticks import Ticks, in_loop
 
