@@ -11,8 +11,6 @@ checkpoint that is not durable yet.
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Final
@@ -48,6 +46,7 @@ from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.running.checkpoint import Checkpoints, Durability
+from riverbed.store.running.refusals import Refusals, reason_of
 from riverbed.store.running.space import Space
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
@@ -56,14 +55,6 @@ from riverbed.store.tables.transaction import Mark
 _PING: Final = encode_command([b"PING"])
 # The bytes of a log that is executed at once, in a second or two, when its tail meets damaged tables.
 MAX_REMADE = 32 << 20
-
-
-def _reason(error: lmdb.Error) -> Refusal:
-    """Why LMDB could not commit.  Its errors of the system end with the system's text."""
-    if isinstance(error, lmdb.MapFullError):
-        return Refusal.MAP_FULL
-    is_full = str(error).endswith((os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)))
-    return Refusal.DISK_FULL if is_full else Refusal.TABLES_UNWRITTEN
 
 
 class Engine:
@@ -78,8 +69,6 @@ class Engine:
         self.clock = clock
         self.files = files = files or OsFiles()
         self._execute = execute
-        self.refusal: Refusal | None = None
-        self.checkpoints = Checkpoints(clock)
         self.space = Space(directory, options, files)
         self._changes_at_commit = 0  # what `WriteTxn.changes` was
         self._changes_at_checkpoint = 0
@@ -99,6 +88,8 @@ class Engine:
             self._lock.enter_context(lock_directory(directory))
             self._opening = opening = Opening(undo, directory, options, execute, files)
             self.log, self.tables, self.txn, self.recovery = opening.log, opening.tables, opening.txn, opening.report
+            self.refusals = Refusals(self.space, self.txn)
+            self.checkpoints = Checkpoints(clock, self.refusals)
             self._undo = undo.pop_all()
 
     @classmethod
@@ -138,7 +129,7 @@ class Engine:
             if opening.is_saved:
                 self._changes_at_checkpoint = self.txn.changes
             else:
-                self._tables_failed(Refusal.DISK_FULL)
+                self.checkpoints.failed(Refusal.DISK_FULL)
                 self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
             self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
             self._begin_replids()
@@ -147,6 +138,11 @@ class Engine:
             self.check_space()
             undo.pop_all()
         self.is_loaded = True
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why writes are refused; None while they are not."""
+        return self.refusals.reason
 
     @property
     def offset(self) -> int:
@@ -250,7 +246,7 @@ class Engine:
     def _undo_batch(self, error: LogWriteError, *, was_appended: bool) -> None:
         """Take back a batch that could not be written or synced.  Raises UnknownOutcomeError, StateLostError."""
         is_gone = not was_appended or self.log.writer.drop_last_batch()
-        self._log_failed(error)
+        self.refusals.log_failed(error, is_broken=self.log.broken)
         self._restore(self._changes_at_commit)
         if not is_gone:
             raise UnknownOutcomeError(f"{error}; the next start may find the batch in the log all the same") from error
@@ -282,7 +278,7 @@ class Engine:
         try:
             self._rotate_if_needed()
         except LogWriteError as error:
-            self._log_failed(error)
+            self.refusals.log_failed(error, is_broken=self.log.broken)
 
     def _rotate_if_needed(self) -> None:
         """Begin the next file when this one is much too long, or takes no appends.
@@ -328,7 +324,7 @@ class Engine:
                     self._sync()
             except LogWriteError as error:
                 if self.log.broken:
-                    self._log_failed(error)
+                    self.refusals.log_failed(error, is_broken=self.log.broken)
                 if not self.txn.follows:
                     txn.log_db = NO_DATABASE
 
@@ -460,16 +456,6 @@ class Engine:
         if self._lost is not None:
             raise StateLostError(self._lost)
 
-    def _log_failed(self, error: LogWriteError) -> None:
-        """Set the refusal.  It is for good if the log is broken; a write that was cut off again may be retried."""
-        cause = error.__cause__
-        if self.log.broken:
-            self.refusal = Refusal.LOG_FAILED
-        elif isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            self.refusal = Refusal.DISK_FULL
-        else:
-            self.refusal = Refusal.LOG_UNWRITTEN
-
     # -- other tables, or another store, see `exchange.py` -------------------------------------------------------------
 
     def let_go(self) -> None:
@@ -570,8 +556,7 @@ class Engine:
         try:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
         except lmdb.Error as error:
-            self._tables_failed(_reason(error))
-            self._restore(self.txn.changes)
+            self._tables_failed(error)
             raise
         self.space.uncommitted_bytes = 0
         self._changes_at_checkpoint = self.txn.changes
@@ -596,20 +581,17 @@ class Engine:
         try:
             write()
         except lmdb.Error as error:
-            self._tables_failed(_reason(error))
-            self._restore(self.txn.changes)
+            self._tables_failed(error)
             raise
+
+    def _tables_failed(self, error: lmdb.Error) -> None:
+        """Have the state as it was before LMDB could not write.  Raises StateLostError."""
+        self.checkpoints.failed(reason_of(error))
+        self._restore(self.txn.changes)
 
     def end_checkpoint(self) -> None:
         """Make the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""
-        try:
-            durability = self.checkpoints.end()
-        except LogWriteError as error:
-            self._log_failed(error)
-            raise
-        except lmdb.Error as error:
-            self._tables_failed(_reason(error))
-            raise
+        durability = self.checkpoints.end()
         if durability is not None:
             if durability.log_s is not None:
                 self.on_sync(durability.log_s)
@@ -619,13 +601,6 @@ class Engine:
         """As `end_checkpoint`, but a failure only shows in `refusal`, and in the next checkpoint."""
         with contextlib.suppress(LogWriteError, lmdb.Error):
             self.end_checkpoint()
-
-    def _tables_failed(self, reason: Refusal) -> None:
-        self.checkpoints.last_ok = False
-        if self.tables.failure is not None:
-            self.refusal = Refusal.TABLES_FAILED
-        elif self.refusal is None:
-            self.refusal = reason
 
     def divide_log(self) -> LogPosition:
         """Begin a new file of the log, and a checkpoint there, so that LMDB holds exactly the state before that file.
@@ -646,7 +621,7 @@ class Engine:
 
     def check_space(self) -> None:
         """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
-        self.refusal = self.space.judge(self.txn, self.refusal)
+        self.refusals.check_space()
 
     # -- the rest ------------------------------------------------------------------------------------------------------
 

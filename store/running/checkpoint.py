@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.progress import ignore
+from riverbed.store.running.refusals import Refusals, reason_of
 
 if TYPE_CHECKING:
     from riverbed.store.log.append_log import Log
@@ -104,7 +105,7 @@ class Durability:
 class Checkpoints:
     """The checkpoints of one store: the one that is not durable yet, and figures of the earlier ones."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, refusals: Refusals) -> None:
         self.count = 0
         self.last_ms = int(clock.time() * 1000)
         self.last_ok = True
@@ -112,6 +113,7 @@ class Checkpoints:
         # Called with the seconds that each checkpoint took.
         self.on_end: Callable[[float], None] = ignore
         self._clock = clock
+        self._refusals = refusals
         self._durability: Durability | None = None
 
     @property
@@ -128,16 +130,28 @@ class Checkpoints:
         """Note that LMDB has committed a checkpoint."""
         self._durability = durability
 
+    def failed(self, reason: Refusal) -> None:
+        """Note that LMDB has not committed a checkpoint, or not durably."""
+        self.last_ok = False
+        self._refusals.tables_failed(reason)
+
     def end(self) -> Durability | None:
-        """Make the checkpoint that was begun durable; -> its durability.  Raises as `Durability.settle` does."""
+        """Make the checkpoint that was begun durable; -> its durability.
+
+        Raises as `Durability.settle` does, and writes are refused then.
+        """
         durability, self._durability = self._durability, None
         if durability is None:
             return None
         durability.run()
         try:
             durability.settle()
-        except (LogWriteError, lmdb.Error):
+        except LogWriteError as error:
             self.last_ok = False
+            self._refusals.log_failed(error, is_broken=True)
+            raise
+        except lmdb.Error as error:
+            self.failed(reason_of(error))
             raise
         self.count += 1
         self.last_ok = True

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import lmdb
 import pytest
@@ -48,11 +48,7 @@ from tests.store.conftest import OpenStore
 from tests.support.in_process import HandClock
 from tests.support.read_log import logged_batches
 from tests.support.store.faulty_files import BEYOND_PADDING, FaultyFiles
-from tests.support.store.stores import Store, dump_database, sid, text_of
-
-
-def ids_of(store: Store, key: bytes = b"s") -> list[str]:
-    return [text_of(row_key) for row_key, _ in store.stream(key).rows(MIN_ID, MAX_ID)]
+from tests.support.store.stores import Store, dump_database, ids_of, sid, text_of
 
 
 def make_something(store: Store) -> None:
@@ -657,24 +653,6 @@ def test_a_checkpoint_that_finds_no_room_loses_nothing_and_is_made_with_a_larger
     assert store.engine.refusal is None
 
 
-def refuse_commit(store: Store, error: lmdb.Error) -> None:
-    """Have LMDB refuse the next commit of the tables."""
-    store.txn.lmdb = MagicMock(wraps=store.txn.lmdb, **{"commit.side_effect": error})
-
-
-def test_a_refused_checkpoint_refuses_writes_and_says_so(store: Store) -> None:
-    store.fill(b"s", 3)
-    store.commit()
-    refuse_commit(store, lmdb.MapFullError("full"))
-    with pytest.raises(lmdb.MapFullError):
-        store.engine.checkpoint()
-    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.MAP_FULL, False)
-    assert ids_of(store) == ["1-0", "2-0", "3-0"]
-    store.engine.check_space()
-    store.checkpoint()
-    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (None, True)
-
-
 # -- the log's disk is full, or broken ---------------------------------------------------------------------------------
 
 
@@ -745,26 +723,6 @@ def test_free_space_that_cannot_be_measured_ends_no_commit(faulty: Store) -> Non
         assert faulty.engine.refusal is None
     faulty.rebuild()
     assert ids_of(faulty, b"a")[-2:] == ["951-0", "952-0"]
-
-
-@pytest.mark.parametrize(
-    ("error", "refusal"),
-    [
-        (lmdb.MapFullError("mdb_put: MDB_MAP_FULL"), Refusal.MAP_FULL),
-        (lmdb.DiskError(f"mdb_txn_commit: {os.strerror(errno.ENOSPC)}"), Refusal.DISK_FULL),
-        (lmdb.DiskError(f"mdb_txn_commit: {os.strerror(errno.EIO)}"), Refusal.TABLES_UNWRITTEN),
-    ],
-)
-def test_the_refusal_after_a_checkpoint_names_what_failed(store: Store, error: lmdb.Error, refusal: Refusal) -> None:
-    store.fill(b"s", 3)
-    store.commit()
-    refuse_commit(store, error)
-    with pytest.raises(type(error)):
-        store.engine.checkpoint()
-    assert store.engine.refusal is refusal
-    store.engine.check_space()
-    store.checkpoint()
-    assert store.engine.refusal is None
 
 
 def test_a_log_that_could_not_be_synced_takes_no_more_writes_and_reads_go_on(faulty: Store) -> None:

@@ -330,9 +330,9 @@ def test_a_full_disk_has_the_log_rewritten_when_much_of_it_is_dead(tmp_path: Pat
             while ticks.engine.purge(1):
                 pass
             before = rewriting.count
-            ticks.engine.refusal = refusal
+            ticks.engine.refusals.reason = refusal
             rewriting.begin_if_due()
-            ticks.engine.refusal = None
+            ticks.engine.refusals.reason = None
             return rewriting.count > before
 
         for number in range(1, 31):

@@ -130,10 +130,10 @@ def test_a_transaction_of_which_a_part_is_refused_does_nothing(tmp_path: Path) -
         ticks = Ticks(tmp_path)
         client = ticks.connect()
         await ticks.ask(client, "XADD s 1-0 f v", "MULTI", "DEL s", "XADD s 2-0 f v")
-        ticks.engine.refusal = Refusal.DISK_NEARLY_FULL
+        ticks.engine.refusals.reason = Refusal.DISK_NEARLY_FULL
         because = b"-EXECABORT Transaction discarded because of: " + NEARLY_FULL[1:]
         assert await ticks.ask(client, "EXEC", "XLEN s", "EXEC") == [because, b":1\r\n", b"-ERR EXEC without MULTI\r\n"]
-        ticks.engine.refusal = None
+        ticks.engine.refusals.reason = None
         ticks.close()
 
     in_loop(body())

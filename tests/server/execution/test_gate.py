@@ -70,11 +70,11 @@ def test_the_error_of_the_store_comes_before_that_of_replication(
         ticks = Ticks(tmp_path)
         gate = ticks.executor.gate
         gate.replicate(no_writes="READONLY", no_reads="")
-        ticks.engine.refusal = refusal
+        ticks.engine.refusals.reason = refusal
         text = MISCONF[refusal]
         assert refusals(gate) == [text if refuses_all_writes else "READONLY", text, "", ""]
         assert gate.refuses_writes and gate.closes_fast_path
-        ticks.engine.refusal = None
+        ticks.engine.refusals.reason = None
         ticks.close()
 
     in_loop(body())

@@ -275,6 +275,11 @@ def dump_records(stream: Stream) -> list[tuple[bytes, bytes, StreamID]]:
     return found
 
 
+def ids_of(store: Store, key: bytes = b"s") -> list[str]:
+    """The IDs of a stream's entries, as text."""
+    return [text_of(row_key) for row_key, _ in store.stream(key).rows(MIN_ID, MAX_ID)]
+
+
 def text_of(row_key: bytes) -> str:
     """The ID in the key of an entry."""
     return id_text(unpack_id(row_key[8:])).decode()

@@ -1,0 +1,53 @@
+"""Why writes are refused: the disk is full, or it has failed.  Reads go on.
+
+A refusal ends when there is space again.  It is for good, until a restart, when it is not known what the disk holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import lmdb
+
+from riverbed.store.databases.transaction import WriteTxn
+from riverbed.store.errors import LogWriteError, Refusal
+from riverbed.store.running.space import Space
+
+
+def reason_of(error: lmdb.Error) -> Refusal:
+    """Why LMDB could not commit.  Its errors of the system end with the system's text."""
+    if isinstance(error, lmdb.MapFullError):
+        return Refusal.MAP_FULL
+    is_full = str(error).endswith((os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)))
+    return Refusal.DISK_FULL if is_full else Refusal.TABLES_UNWRITTEN
+
+
+class Refusals:
+    """Why one store refuses writes: `reason` is None while it takes them."""
+
+    def __init__(self, space: Space, txn: WriteTxn) -> None:
+        self.reason: Refusal | None = None
+        self._space = space
+        self._txn = txn
+
+    def check_space(self) -> None:
+        """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
+        self.reason = self._space.judge(self._txn, self.reason)
+
+    def log_failed(self, error: LogWriteError, *, is_broken: bool) -> None:
+        """Refuse writes, for good if the log is broken; a write that was cut off again may be retried."""
+        cause = error.__cause__
+        if is_broken:
+            self.reason = Refusal.LOG_FAILED
+        elif isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            self.reason = Refusal.DISK_FULL
+        else:
+            self.reason = Refusal.LOG_UNWRITTEN
+
+    def tables_failed(self, reason: Refusal) -> None:
+        """Refuse writes, for good if the tables could not be synced; an earlier reason stays."""
+        if self._txn.tables.failure is not None:
+            self.reason = Refusal.TABLES_FAILED
+        elif self.reason is None:
+            self.reason = reason

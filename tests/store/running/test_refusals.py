@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import errno
+import os
+from unittest.mock import MagicMock
+
+import lmdb
+import pytest
+
+from riverbed.store.errors import Refusal
+from tests.support.store.stores import Store, ids_of
+
+
+def refuse_commit(store: Store, error: lmdb.Error) -> None:
+    """Have LMDB refuse the next commit of the tables."""
+    store.txn.lmdb = MagicMock(wraps=store.txn.lmdb, **{"commit.side_effect": error})
+
+
+def test_a_refused_checkpoint_refuses_writes_and_says_so(store: Store) -> None:
+    store.fill(b"s", 3)
+    store.commit()
+    refuse_commit(store, lmdb.MapFullError("full"))
+    with pytest.raises(lmdb.MapFullError):
+        store.engine.checkpoint()
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.MAP_FULL, False)
+    assert ids_of(store) == ["1-0", "2-0", "3-0"]
+    store.engine.check_space()
+    store.checkpoint()
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (lmdb.MapFullError("mdb_put: MDB_MAP_FULL"), Refusal.MAP_FULL),
+        (lmdb.DiskError(f"mdb_txn_commit: {os.strerror(errno.ENOSPC)}"), Refusal.DISK_FULL),
+        (lmdb.DiskError(f"mdb_txn_commit: {os.strerror(errno.EIO)}"), Refusal.TABLES_UNWRITTEN),
+    ],
+)
+def test_the_refusal_after_a_checkpoint_names_what_failed(store: Store, error: lmdb.Error, refusal: Refusal) -> None:
+    store.fill(b"s", 3)
+    store.commit()
+    refuse_commit(store, error)
+    with pytest.raises(type(error)):
+        store.engine.checkpoint()
+    assert store.engine.refusal is refusal
+    store.engine.check_space()
+    store.checkpoint()
+    assert store.engine.refusal is None
