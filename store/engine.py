@@ -32,8 +32,6 @@ from riverbed.store.errors import (
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.appending.replacement import Replacement
-from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch, data_of
 from riverbed.store.log.tail import KnownOffsets
@@ -46,6 +44,7 @@ from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.running.checkpoint import Checkpoints, Durability
+from riverbed.store.running.log_keeper import LogKeeper
 from riverbed.store.running.refusals import Refusals, reason_of
 from riverbed.store.running.space import Space
 from riverbed.store.tables.environment import Tables
@@ -72,11 +71,8 @@ class Engine:
         self.space = Space(directory, options, files)
         self._changes_at_commit = 0  # what `WriteTxn.changes` was
         self._changes_at_checkpoint = 0
-        # Called with the seconds that each sync of the log took.
-        self.on_sync: Callable[[float], None] = ignore
         # Called with the damage for which the tables were made again of the log.
         self.on_remade: Callable[[Exception], None] = ignore
-        self.known_offsets = KnownOffsets()
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         self.is_loaded = False
@@ -87,9 +83,11 @@ class Engine:
             self._lock = undo.enter_context(contextlib.ExitStack())
             self._lock.enter_context(lock_directory(directory))
             self._opening = opening = Opening(undo, directory, options, execute, files)
-            self.log, self.tables, self.txn, self.recovery = opening.log, opening.tables, opening.txn, opening.report
-            self.refusals = Refusals(self.space, self.txn)
+            self.txn = txn = opening.txn
+            self.recovery = opening.report
+            self.refusals = Refusals(self.space, txn)
             self.checkpoints = Checkpoints(clock, self.refusals)
+            self.keeper = LogKeeper(opening.log, txn, options, clock, self.checkpoints, self.refusals)
             self._undo = undo.pop_all()
 
     @classmethod
@@ -122,8 +120,7 @@ class Engine:
         with self._undo as undo:
             opening = self._opening
             yield from opening.load(undo, progress)
-            undo.callback(self._end_quietly)
-            self.tables = opening.tables
+            undo.callback(self.keeper.end_quietly)
             self.checkpoints.count += opening.is_saved and self.recovery.commands > 0
             self._changes_at_commit = self.txn.changes
             if opening.is_saved:
@@ -134,10 +131,20 @@ class Engine:
             self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
             self._begin_replids()
             self._note_policy()
-            self._begin_file_if_needed()
+            self.keeper.begin_file_if_needed()
             self.check_space()
             undo.pop_all()
         self.is_loaded = True
+
+    @property
+    def log(self) -> Log:
+        """The log, another one after a full sync."""
+        return self.keeper.log
+
+    @property
+    def tables(self) -> Tables:
+        """The tables, others after a repair or a full sync."""
+        return self.txn.tables
 
     @property
     def refusal(self) -> Refusal | None:
@@ -204,7 +211,7 @@ class Engine:
         if is_unsynced != self.log.home.manifest.is_unsynced:
             with contextlib.suppress(LogWriteError):
                 if not is_unsynced:
-                    self._sync()
+                    self.keeper.sync()
                 self.log.listing.note_policy(is_unsynced=is_unsynced)
 
     # -- a tick --------------------------------------------------------------------------------------------------------
@@ -226,12 +233,13 @@ class Engine:
         if not command_bytes:
             # every batch moves the offset, so that an offset names one position between batches
             commands, command_bytes = _PING + commands, len(_PING)
+        log = self.keeper.log
         appended = False
         try:
-            annotation = self.log.writer.append(commands, command_bytes, now_ms)
+            annotation = log.writer.append(commands, command_bytes, now_ms)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
-                self._sync()
+                self.keeper.sync()
         except LogWriteError as error:
             self._undo_batch(error, was_appended=appended)
             raise
@@ -239,7 +247,7 @@ class Engine:
         txn.log_is_written()
         if self.on_batches is not None:
             data = commands + annotation
-            self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), self.log.end.offset),))
+            self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), log.end.offset),))
         self._prepare_next(len(commands))
         return True
 
@@ -251,14 +259,6 @@ class Engine:
         if not is_gone:
             raise UnknownOutcomeError(f"{error}; the next start may find the batch in the log all the same") from error
 
-    def _sync(self) -> None:
-        """Make the log durable.  Raises LogWriteError."""
-        is_due = self.log.unsynced_bytes > 0
-        begun = self.clock.monotonic()
-        self.log.writer.sync()
-        if is_due:
-            self.on_sync(self.clock.monotonic() - begun)
-
     def _prepare_next(self, size: int) -> None:
         """Prepare space for the next batch, in the file and on the disk; `size` bytes were just written.
 
@@ -266,67 +266,13 @@ class Engine:
         `refusal` and stops the next batch.
         """
         self.space.take(size)
-        if self.log.is_full:
-            self._begin_file_if_needed()
+        log = self.keeper.log
+        if log.is_full:
+            self.keeper.begin_file_if_needed()
         elif self.options.fsync is Fsync.ALWAYS:
-            self.log.writer.pad()
+            log.writer.pad()
         if self.space.is_due:
             self.check_space()
-
-    def _begin_file_if_needed(self) -> None:
-        """Begin the next file of the log when this one is full; a failure shows in `refusal`."""
-        try:
-            self._rotate_if_needed()
-        except LogWriteError as error:
-            self.refusals.log_failed(error, is_broken=self.log.broken)
-
-    def _rotate_if_needed(self) -> None:
-        """Begin the next file when this one is much too long, or takes no appends.
-
-        One that is full is left to the next checkpoint, whose thread lists the next file: no client waits for the disk.
-        """
-        if self.log.is_overdue and (self.log.is_far_too_long or not self.checkpoints.is_syncing):
-            self._end_quietly()  # the checkpoint's thread may sync the file that is closed below, or begin the next one
-            self.log.rotate_if_needed()
-        if self.log.writer.position == 0:
-            self._write_preface()
-
-    def _begin_next_file(self) -> Replacement:
-        """Have a thread begin the next file of the log here.  Raises LogWriteError with nothing begun."""
-        selected = self.txn.log_db
-        select = b"" if selected == NO_DATABASE else encode_command([b"SELECT", b"%d" % selected])
-        return self.log.begin_next_file(encode_preface(select, self.log.offset, int(self.clock.time() * 1000)))
-
-    def _next_file_if_full(self) -> Replacement | None:
-        """Have a thread begin the next file of the log if this one is full; `rotate_error` says why that failed."""
-        if not self.log.is_full or self.log.listing.is_replacing:
-            return None
-        try:
-            return self._begin_next_file()
-        except LogWriteError as error:
-            self.log.rotate_later(error)
-            return None
-
-    def _write_preface(self) -> None:
-        """Write a SELECT, not counted in offsets, into an empty file of the log; if that fails, the next batch has it.
-
-        A replica may not add it to a batch, which is the primary's.  It refuses the next batch then, see `apply`.
-
-        It is durable before a batch comes behind it: a power cut that took the SELECT and left a whole batch would be
-        damage, and no torn tail.
-        """
-        txn = self.txn
-        if txn.log_db != NO_DATABASE:
-            try:
-                select = encode_command([b"SELECT", b"%d" % txn.log_db])
-                self.log.writer.write_preface(select, int(self.clock.time() * 1000))
-                if self.options.fsync is Fsync.ALWAYS:
-                    self._sync()
-            except LogWriteError as error:
-                if self.log.broken:
-                    self.refusals.log_failed(error, is_broken=self.log.broken)
-                if not self.txn.follows:
-                    txn.log_db = NO_DATABASE
 
     def new_spill(self) -> Spill:
         """A file for a batch of the primary that is too long for memory.  Raises OSError."""
@@ -351,14 +297,14 @@ class Engine:
                     txn.log.clear()
             txn.extension_bytes = 0
             if self.log.end.position == 0:
-                self._write_preface()
+                self.keeper.write_preface()
                 if self.log.end.position == 0 and txn.log_db != NO_DATABASE and self.log.end.offset:
                     raise LogWriteError("a new file of the log could not be begun")
             begin = self.log.end.position
             self.log.writer.append_verbatim(data_of(batches), batches[-1].offset)
             appended = True
             if self.options.fsync is Fsync.ALWAYS:
-                self._sync()
+                self.keeper.sync()
         except LogWriteError as error:
             self._undo_batch(error, was_appended=appended)
             raise
@@ -399,7 +345,7 @@ class Engine:
         if not from_log:
             self._restore(changes)
             return
-        self._end_quietly()
+        self.keeper.end_quietly()
         self.txn.abort()
         try:
             self._execute_all()
@@ -415,7 +361,7 @@ class Engine:
 
         The counter of changes is set to `changes`: the replay does not count all commands as clients' are counted.
         """
-        self._end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
+        self.keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
         self.txn.abort()
         try:
             self.txn.reload()
@@ -449,7 +395,7 @@ class Engine:
         # no commits during the replay: parts of the log are not durable, and may never be
         recovery.recover(self.log, self.txn, self._execute, commits=False)
         if self.log.end.position == 0:
-            self._write_preface()
+            self.keeper.write_preface()
 
     def _require_state(self) -> None:
         """Raise StateLostError if the open transaction does not hold the state."""
@@ -463,11 +409,11 @@ class Engine:
 
         Without the mark a start after a power cut takes missing writes of the log for damage: it is synced before.
         """
-        self._end_quietly()
+        self.keeper.end_quietly()
         self.txn.abort()
         self.log.listing.settle()
         with contextlib.suppress(LogWriteError):
-            self._sync()
+            self.keeper.sync()
         self.tables.close()
 
     def take(self, log: Log | None = None) -> None:
@@ -476,23 +422,22 @@ class Engine:
         Raises StoreError, OSError, lmdb.Error.
         """
         changes = self.txn.changes
-        self.tables = Tables(self.directory, self.options.map_bytes, syncs_later=True)
-        self.txn.change_tables(self.tables)
+        self.txn.change_tables(Tables(self.directory, self.options.map_bytes, syncs_later=True))
         if log is None:
             self._replay_tail()
             self.txn.changes = changes
             return
-        self.log = log
+        self.keeper.log = log
         recovery.recover(log, self.txn, self._execute, durable=EVERYTHING)
         self.txn.changes = changes
-        self.known_offsets = KnownOffsets()
-        self.known_offsets.add(log.end)
+        self.keeper.known_offsets = KnownOffsets()
+        self.keeper.known_offsets.add(log.end)
 
     def settle_in(self) -> None:
         """Do what a start does behind the replay; a failure shows in `refusal`."""
         self.set_replids(self.log.replids)
         self._note_policy()
-        self._begin_file_if_needed()
+        self.keeper.begin_file_if_needed()
         self.check_space()
 
     def lose(self, reason: str) -> StateLostError:
@@ -547,7 +492,7 @@ class Engine:
         self._require_state()
         self.end_checkpoint()
         if self.log.writer.fd < 0:
-            self._begin_file_if_needed()
+            self.keeper.begin_file_if_needed()
         self._note_policy()
         self.tables.retry_mark()
         if self.log.condition.refusal is not None:
@@ -563,7 +508,7 @@ class Engine:
         self.txn.swept = False
         self.txn.copied_bytes = 0
         self.checkpoints.begun(durability)
-        durability.next_file = self._begin_next_file() if divides_log else self._next_file_if_full()
+        durability.next_file = self.keeper.begin_next_file() if divides_log else self.keeper.next_file_if_full()
         return durability
 
     def write_part(self) -> None:
@@ -591,16 +536,7 @@ class Engine:
 
     def end_checkpoint(self) -> None:
         """Make the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""
-        durability = self.checkpoints.end()
-        if durability is not None:
-            if durability.log_s is not None:
-                self.on_sync(durability.log_s)
-            self.known_offsets.add(durability.place)
-
-    def _end_quietly(self) -> None:
-        """As `end_checkpoint`, but a failure only shows in `refusal`, and in the next checkpoint."""
-        with contextlib.suppress(LogWriteError, lmdb.Error):
-            self.end_checkpoint()
+        self.keeper.end_checkpoint()
 
     def divide_log(self) -> LogPosition:
         """Begin a new file of the log, and a checkpoint there, so that LMDB holds exactly the state before that file.
@@ -651,7 +587,7 @@ class Engine:
         """Release the directory without committing the open transaction."""
         with self._lock, contextlib.closing(self.log):
             try:
-                self._end_quietly()
+                self.keeper.end_quietly()
                 self.txn.abort()
             finally:
                 self.tables.close(is_log_durable=not self.log.unsynced_bytes)

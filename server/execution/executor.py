@@ -78,7 +78,7 @@ class Executor:
         self._arrivals = self.queue.arrivals
         self._gathering = Gathering(self._loop, context.clock.monotonic, context.stats)
         self._make_parts()
-        engine.on_sync = self._synced
+        engine.keeper.on_sync = self._synced
         engine.checkpoints.on_end = self.stats.checkpoint.record
         self.txn.notify = self.blocking.notify
         context.accounts.clients.on_pressure = self._read_small_pieces

@@ -137,7 +137,7 @@ class Sender:
             self._continue()
         elif engine.log.replids.holds(replication_id, offset):
             any_byte = not self._verbatim
-            self._search = LogSearch(engine.log, engine.files, offset, engine.known_offsets, any_byte=any_byte)
+            self._search = LogSearch(engine.log, engine.files, offset, engine.keeper.known_offsets, any_byte=any_byte)
             self._look(replication_id)
         else:
             self._begin_full_sync(replication_id, "it has nothing, or what another server wrote")

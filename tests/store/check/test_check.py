@@ -12,7 +12,6 @@ import lmdb
 import pytest
 
 from riverbed.store.check import Violation, check
-from riverbed.store.engine import Engine
 from riverbed.store.errors import VersionError
 from riverbed.store.format.groups import consumer_key, group_key, look_key
 from riverbed.store.format.meta import META_NUMBERING, META_SYNCED
@@ -23,6 +22,7 @@ from riverbed.store.format.streams import decode_stream_prefix, entry_key, expir
 from riverbed.store.ids import MAX_ID, make_id, pack_id
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.model import IdempotenceSettings
+from riverbed.store.running.log_keeper import LogKeeper
 from riverbed.store.tables.environment import TABLES, Tables
 from tests.support.servers import ROOT
 from tests.support.store.planting import (
@@ -288,7 +288,7 @@ def test_a_torn_tail_behind_the_tables_is_what_a_crash_leaves(sound: Path) -> No
 def test_a_file_that_relies_on_the_database_of_the_one_before_is_found(tmp_path: Path) -> None:
     store = Store(tmp_path, segment_bytes=100)
     store.add(b"s", "1-0", words=(b"f", b"x" * 200), db=2)
-    with patch.object(Engine, "_write_preface"):
+    with patch.object(LogKeeper, "write_preface"):
         store.commit()
     store.add(b"s", "2-0", db=2)
     store.commit()

@@ -14,6 +14,7 @@ from riverbed.server.background.integrity import repairs as module
 from riverbed.server.background.integrity.repairs import AGAIN_S, MAX_ROUNDS, NEAR_BYTES
 from riverbed.server.background.worker import WorkerError
 from riverbed.server.replication import replacement
+from riverbed.store.engine import Engine
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.position import LogPosition
 from tests.support.ticks import Client, Ticks, in_loop
@@ -193,15 +194,13 @@ def test_a_server_that_writes_too_fast_is_not_waited_for_in_a_tick(tmp_path: Pat
 def test_tables_that_a_full_sync_has_replaced_meanwhile_are_kept(tmp_path: Path, played: None) -> None:
     async def body() -> None:
         repaired = Repaired(tmp_path)
-        engine: Any = repaired.ticks.engine
-        tables = engine.tables
+        with pytest.MonkeyPatch.context() as patch:
 
-        def replace(ticks: Ticks) -> None:
-            engine.tables = OtherTables(tables)
+            def replace(ticks: Ticks) -> None:
+                patch.setattr(Engine, "tables", OtherTables(ticks.engine.tables))
 
-        with between(replace):
-            reply = await repaired.repair()
-        engine.tables = tables
+            with between(replace):
+                reply = await repaired.repair()
         assert b"a full sync has replaced the tables" in reply
         assert not repaired.exchanges
         repaired.ticks.close()

@@ -12,6 +12,7 @@ import pytest
 from riverbed.server.background.integrity import scrub as module
 from riverbed.server.background.integrity.scrub import log_walks
 from riverbed.server.background.worker import DamageMetError, WorkerError
+from riverbed.store.engine import Engine
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
 from tests.support.read_log import unpadded
@@ -65,17 +66,17 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def scrub_tables(ticks: Ticks, *, replaced: bool) -> tuple[int | None, Tables]:
     """Scrub the tables, which others replace meanwhile or not; -> the rows, and the tables it began with."""
-    engine: Any = ticks.engine
-    real = engine.tables
-    engine.tables = tables = Tables(real)
+    real = ticks.engine.tables
+    tables = Tables(real)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "tables", tables)
 
-    def meanwhile() -> None:
-        if replaced:
-            engine.tables = Tables(real)
+        def meanwhile() -> None:
+            if replaced:
+                patch.setattr(Engine, "tables", Tables(real))
 
-    Process.meanwhile = staticmethod(meanwhile)
-    rows = await ticks.server.scrub._scrub_tables()
-    engine.tables = real
+        Process.meanwhile = staticmethod(meanwhile)
+        rows = await ticks.server.scrub._scrub_tables()
     return rows, tables
 
 
@@ -140,12 +141,12 @@ def test_a_damaged_file_counts_for_the_log_that_was_read(tmp_path: Path, replace
         (walk,) = [walk for walk in log_walks(engine) if walk.name == name]
         real = engine.log
         if replaced:
-            engine.log = object()
+            engine.keeper.log = object()
             assert list(walk.steps()) == []
         else:
             with pytest.raises(CorruptionError):
                 list(walk.steps())
-        engine.log = real
+        engine.keeper.log = real
         ticks.close()
 
     in_loop(body())
