@@ -42,11 +42,11 @@ from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.opening import Opening, clear_away
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
-from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.running.checkpoint import Checkpoints, Durability
 from riverbed.store.running.log_keeper import LogKeeper
 from riverbed.store.running.refusals import Refusals, reason_of
 from riverbed.store.running.space import Space
+from riverbed.store.running.statements import Statements
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
 from riverbed.store.tables.transaction import Mark
@@ -88,6 +88,7 @@ class Engine:
             self.refusals = Refusals(self.space, txn)
             self.checkpoints = Checkpoints(clock, self.refusals)
             self.keeper = LogKeeper(opening.log, txn, options, clock, self.checkpoints, self.refusals)
+            self.statements = Statements(self.keeper, txn, options)
             self._undo = undo.pop_all()
 
     @classmethod
@@ -129,8 +130,8 @@ class Engine:
                 self.checkpoints.failed(Refusal.DISK_FULL)
                 self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
             self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
-            self._begin_replids()
-            self._note_policy()
+            self.statements.begin_replids(self.checkpoint)
+            self.statements.note_policy()
             self.keeper.begin_file_if_needed()
             self.check_space()
             undo.pop_all()
@@ -156,63 +157,17 @@ class Engine:
         """The replication offset of the end of the log; 0 until the log was read to its end."""
         return self.log.end.offset if self.is_loaded else 0
 
-    def _begin_replids(self) -> None:
-        """Set the replication ids of this start.
-
-        A crash may have lost the end of a log that replicas have received already (`appendfsync` other than always), or
-        all of it, so a primary begins a new replication id here.  A replica writes nothing of its own and keeps its id.
-        """
-        replids = self.log.home.manifest.replids or self.txn.replids
-        replids = ReplicationIds.new() if replids is None else self._next_replids(replids.with_store(self.txn.replids))
-        if self.txn.position is not None and (self.txn.replids is None or not self.txn.replids.store_id):
-            # The tables were made by a tool or an older version.  They must hold the ids before the manifest does: the
-            # check relies on that.
-            self.txn.replids = replids
-            with contextlib.suppress(lmdb.Error):
-                self.checkpoint()
-        self.set_replids(replids)
-
-    def _next_replids(self, replids: ReplicationIds) -> ReplicationIds:
-        return replids if self.options.is_replica or self.log.is_new else replids.branch(self.log.end.offset)
-
-    def set_replids(self, replids: ReplicationIds) -> None:
-        """Continue with other replication ids from here on.
-
-        A disk that cannot store them, as it is full, refuses the next writes.
-        """
-        replids = replids.with_store()
-        self.txn.replids = replids
-        if replids != self.log.home.manifest.replids:
-            with contextlib.suppress(LogWriteError):
-                self.log.listing.set_replids(replids)
-
     def set_fsync(self, fsync: Fsync) -> None:
         """Make the log durable before every reply, or later, from now on."""
         self.options.fsync = fsync
         if self.is_loaded:
-            self._note_policy()
+            self.statements.note_policy()
 
     def set_role(self, *, is_replica: bool) -> None:
         """Follow another server from now on, or none."""
         self.options.is_replica = self.txn.follows = is_replica
         if self.is_loaded:
-            self._note_policy()
-
-    def _note_policy(self) -> None:
-        """Have the manifest say whether a power cut may take writes that later ones follow.
-
-        It may where replies do not wait for the disk, and on a replica, which writes several batches at a time.
-
-        A disk that refuses it leaves what it said before, until the next checkpoint.  It says too much then for a log
-        that is synced now, and too little for one that is not: the start after a power cut may refuse what it could
-        have cut off.
-        """
-        is_unsynced = self.options.fsync is not Fsync.ALWAYS or self.options.is_replica
-        if is_unsynced != self.log.home.manifest.is_unsynced:
-            with contextlib.suppress(LogWriteError):
-                if not is_unsynced:
-                    self.keeper.sync()
-                self.log.listing.note_policy(is_unsynced=is_unsynced)
+            self.statements.note_policy()
 
     # -- a tick --------------------------------------------------------------------------------------------------------
 
@@ -435,8 +390,8 @@ class Engine:
 
     def settle_in(self) -> None:
         """Do what a start does behind the replay; a failure shows in `refusal`."""
-        self.set_replids(self.log.replids)
-        self._note_policy()
+        self.statements.set_replids(self.log.replids)
+        self.statements.note_policy()
         self.keeper.begin_file_if_needed()
         self.check_space()
 
@@ -493,7 +448,7 @@ class Engine:
         self.end_checkpoint()
         if self.log.writer.fd < 0:
             self.keeper.begin_file_if_needed()
-        self._note_policy()
+        self.statements.note_policy()
         self.tables.retry_mark()
         if self.log.condition.refusal is not None:
             raise LogWriteError(self.log.condition.refusal)

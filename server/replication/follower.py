@@ -222,7 +222,7 @@ class Follower:
         offset = engine.log.end.offset
         replids = engine.log.replids.follow(replication_id, offset, store_id)
         if replids != engine.log.replids:
-            engine.set_replids(replids)
+            engine.statements.set_replids(replids)
             self._replicas.cut_off()  # they connect again and are sent the new id
         log.info("the primary continues at offset %d", offset)
         self._stream = LogStream(offset, self._config.repl_max_batch_bytes, self._engine.new_spill)

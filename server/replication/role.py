@@ -215,7 +215,7 @@ class Replication:
         self._config.replicaof = None
         engine = self._engine
         engine.set_role(is_replica=False)
-        engine.set_replids(engine.log.replids.branch(engine.log.end.offset))
+        engine.statements.set_replids(engine.log.replids.branch(engine.log.end.offset))
         log.info("a primary from here on, at offset %d", engine.log.end.offset)
         self.primary.cut_off()
         self._refuse()

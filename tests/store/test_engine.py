@@ -30,8 +30,6 @@ from riverbed.store.errors import (
     VersionError,
 )
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.format.meta import META_NUMBERING, META_STORE
-from riverbed.store.format.packing import unpack_row
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log import manifest as manifests
@@ -319,89 +317,6 @@ def test_a_batch_of_comment_lines_alone_moves_the_offset_as_well(store: Store) -
     store.commit()
     assert store.engine.log.end.offset == before + len(encode_command([b"PING"]))
     assert logged_batches(store.directory)[-1] == [b"PING", b"XCFGSET s IDMP-DURATION 5"]
-
-
-# -- whose offsets these are -------------------------------------------------------------------------------------------
-
-
-def test_a_start_begins_a_line_of_its_own_and_knows_where_it_comes_from(store: Store) -> None:
-    store.fill(b"s", 1)
-    store.commit()
-    first, end = store.engine.log.replids, store.engine.log.end.offset
-    store.crash()
-    second = store.engine.log.replids
-    assert (second.previous_id, second.branch_offset) == (first.replication_id, end)
-    assert second.replication_id != first.replication_id
-    store.restart()
-    third = store.engine.log.replids
-    assert (third.previous_id, third.branch_offset) == (first.replication_id, end)
-    assert third.id_to_send(end) == first.replication_id
-    store.fill(b"t", 1)
-    store.commit()
-    store.crash()
-    assert store.engine.log.replids.previous_id == third.replication_id
-
-
-def test_a_store_is_the_same_over_any_start_whatever_half_of_it_is_left(store: Store) -> None:
-    store_id = store.engine.log.replids.store_id
-    for number in range(5):
-        store.fill(b"s%d" % number, 1)
-        store.commit()
-        (store.crash, store.restart, store.rebuild, store.crash, store.restart)[number]()
-        assert store.engine.log.replids.store_id == store.engine.txn.replids.store_id == store_id
-
-
-def test_a_store_of_an_older_version_gets_the_id_that_its_readers_know(store: Store) -> None:
-    store.fill(b"s", 1)
-    store.checkpoint()
-    line = store.engine.log.replids
-    store.engine.close()
-    log = store.directory / "appendonlydir" / "appendonly.aof.manifest"
-    found = manifests.load(log, OsFiles())
-    assert found is not None
-    manifests.replace(log, replace(found, replids=replace(line, store_id="")), OsFiles())
-    tables = Tables(store.directory, 1 << 28)
-    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-        assert txn.delete(META_STORE)
-        assert txn.delete(META_NUMBERING)
-    tables.close()
-    assert list(check(store.directory)) == []
-    store.open()
-    assert store.engine.log.replids.store_id == line.replication_id != store.engine.log.replids.replication_id
-    store.engine.abandon()  # it is in the tables as well, for those who read nothing else
-    assert list(check(store.directory)) == []
-    tables = Tables(store.directory, 1 << 28, readonly=True)
-    with tables.env.begin(db=tables.handles["meta"]) as txn:
-        assert unpack_row(txn.get(META_STORE)) == line.replication_id
-        assert txn.get(META_NUMBERING) is not None
-    tables.close()
-    store.open()
-
-
-def test_a_store_that_an_older_version_has_served_meanwhile_is_the_same(store: Store) -> None:
-    """It writes the manifest without the store's id, and leaves the row in the tables as it is."""
-    store_id = store.engine.log.replids.store_id
-    store.fill(b"s", 1)
-    store.restart()
-    store.engine.checkpoint()
-    line = store.engine.log.replids
-    store.engine.close()
-    log = store.directory / "appendonlydir" / "appendonly.aof.manifest"
-    found = manifests.load(log, OsFiles())
-    assert found is not None
-    manifests.replace(log, replace(found, replids=replace(line, store_id="").branch(900)), OsFiles())
-    store.open()
-    assert store.engine.log.replids.store_id == store_id
-
-
-def test_a_replica_stays_on_the_line_of_its_primary_over_a_start(open_store: OpenStore) -> None:
-    store = open_store(is_replica=True)
-    store.fill(b"s", 1)
-    store.commit()
-    replids = store.engine.log.replids
-    for start_again in (store.crash, store.restart, store.rebuild):
-        start_again()
-        assert store.engine.log.replids == replids
 
 
 def test_the_line_is_known_without_its_place_in_the_manifest(open_store: OpenStore) -> None:

@@ -114,7 +114,7 @@ def test_a_disk_that_has_filled_up_meanwhile_is_noticed(tmp_path: Path) -> None:
 def test_the_ids_of_the_log_are_those_of_the_new_tables(tmp_path: Path) -> None:
     store = filled(tmp_path)
     made = remade(store)
-    store.engine.set_replids(ReplicationIds.new())  # as after a promotion meanwhile
+    store.engine.statements.set_replids(ReplicationIds.new())  # as after a promotion meanwhile
     exchange(store, made)
     assert store.txn.replids == store.engine.log.replids
     store.checkpoint()

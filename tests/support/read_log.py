@@ -18,10 +18,15 @@ NAME = "appendonly.aof"
 def logged_batches(directory: Path) -> list[list[bytes]]:
     """Every batch of the log in `directory`: its commands, the words joined by blanks."""
     files = OsFiles()
-    found = manifest.load(directory / HOME / f"{NAME}.manifest", files)
-    assert found is not None, "a log without a manifest"
-    reader = LogReader(list_parts(directory / HOME, found, files), files)
+    reader = LogReader(list_parts(directory / HOME, manifest_of(directory), files), files)
     return [[b" ".join(words) for words in batch.commands] for batch in reader.batches(None, None)]
+
+
+def manifest_of(directory: Path) -> manifest.Manifest:
+    """The manifest of the log in `directory`."""
+    found = manifest.load(directory / HOME / f"{NAME}.manifest", OsFiles())
+    assert found is not None, "a log without a manifest"
+    return found
 
 
 def unpadded(data: bytes) -> bytes:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import shutil
 from pathlib import Path
 
 import pytest
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.disk.files import OsFiles
-from riverbed.store.errors import CorruptionError, LogWriteError, Refusal
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY, incr_name
-from riverbed.store.log import manifest as manifests
-from riverbed.store.log.manifest import Manifest
+from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY, incr_name
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.repair import Repair
 from riverbed.store.options import Fsync
-from riverbed.store.replication_id import NO_ID
 from riverbed.store.tables.power_loss import MARK_NAME
-from tests.support.store.stores import Store, begin_file, checkpoint_twice
+from tests.support.read_log import manifest_of
+from tests.support.store.stores import Store, checkpoint_twice
 
 NOW_MS = 1_700_000_000_000
 ENTRIES = 8
@@ -124,65 +120,6 @@ def test_a_flipped_bit_is_told_from_lost_writes(place: Path) -> None:
     assert log_file(place).read_bytes() == data
 
 
-def test_the_manifest_says_whether_replies_wait_for_the_disk(place: Path) -> None:
-    store = Store(place, fsync=Fsync.ALWAYS)
-    path = place / LOG_DIRECTORY / LOG_MANIFEST
-
-    def noted() -> bool:
-        manifest = manifest_of(place)
-        assert manifests.parse(manifests.serialize(manifest), str(path)) == manifest
-        return manifest.is_unsynced
-
-    assert not noted()
-    store.engine.set_fsync(Fsync.EVERYSEC)
-    assert noted()
-    store.fill(b"s", 3)
-    store.commit()
-    begin_file(store.engine)
-    assert noted()
-    store.engine.set_fsync(Fsync.ALWAYS)
-    assert not noted()
-    store.options.fsync = Fsync.NO
-    store.restart()
-    assert noted()
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
-    store.kill()
-    with pytest.raises(CorruptionError, match="lines are missing"):
-        store.open()
-
-
-def test_a_replica_writes_several_batches_at_a_time_and_says_so(place: Path) -> None:
-    store = Store(place, fsync=Fsync.ALWAYS)
-    store.engine.set_role(is_replica=True)
-    assert manifest_of(place).is_unsynced
-    store.engine.set_role(is_replica=False)
-    assert not manifest_of(place).is_unsynced
-    store.kill()
-
-
-def test_a_log_is_durable_before_the_manifest_says_that_replies_wait_for_it(place: Path) -> None:
-    store = Store(place, fsync=Fsync.NO)
-    store.fill(b"s", 3)
-    store.commit()
-    assert store.engine.log.unsynced_bytes
-    store.engine.set_fsync(Fsync.ALWAYS)
-    assert not store.engine.log.unsynced_bytes
-    store.kill()
-
-
-def test_a_checkpoint_notes_what_a_full_disk_has_refused(place: Path) -> None:
-    files = FullFolder()
-    store = Store(place, fsync=Fsync.ALWAYS, files=files)
-    files.is_full = True
-    store.engine.set_fsync(Fsync.NO)
-    assert not manifest_of(place).is_unsynced
-    files.is_full = False
-    store.fill(b"s", 3)
-    store.checkpoint()
-    assert manifest_of(place).is_unsynced
-    store.kill()
-
-
 def test_a_start_has_another_replication_id_although_nothing_is_left(place: Path) -> None:
     stopped_by_a_power_cut(place)
     before = manifest_of(place).replids
@@ -195,51 +132,6 @@ def test_a_start_has_another_replication_id_although_nothing_is_left(place: Path
     assert store.engine.log.replids.holds(before.replication_id, 0)
     assert not store.engine.log.replids.holds(before.replication_id, 1)
     store.kill()
-
-
-def test_a_new_store_has_the_replication_id_that_is_its_own(place: Path) -> None:
-    store = Store(place)
-    replids = store.engine.log.replids
-    store.kill()
-    assert replids.replication_id == replids.store_id
-    assert replids.previous_id == NO_ID
-
-
-def test_no_batch_is_written_before_the_manifest_names_its_replication_id(place: Path) -> None:
-    Store(place).kill()
-    files = FullFolder()
-    store = Store(place, files=files)
-    ids = store.engine.log.replids.branch(0)
-    files.is_full = True
-    store.engine.set_replids(ids)
-    assert store.engine.log.replids == ids
-    store.fill(b"s", 2)
-    with pytest.raises(LogWriteError, match="the manifest could not be written"):
-        store.commit()
-    assert log_file(place).read_bytes() == b""
-    assert store.engine.refusal is Refusal.DISK_FULL
-    files.is_full = False
-    store.fill(b"s", 2)
-    store.commit()
-    assert manifest_of(place).replids == ids
-    store.kill()
-
-
-class FullFolder(OsFiles):
-    """The disk has room for what is appended, and none for new files."""
-
-    is_full = False
-
-    def create(self, path: Path) -> int:
-        if self.is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return super().create(path)
-
-
-def manifest_of(place: Path) -> Manifest:
-    manifest = manifests.load(place / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
-    assert manifest is not None
-    return manifest
 
 
 def test_tools_cut_the_same_before_they_forget_the_power_cut(place: Path) -> None:
