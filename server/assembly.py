@@ -151,7 +151,7 @@ class Server:
         events.drained.append(replication.drained)
         events.command_over.append(self.stopping.look_soon)
         events.gave_up += [self.maintenance.stop, self.checkpoints.stop, self.stopping.give_up]
-        self.engine.on_remade = self._remade
+        self.engine.state.on_remade = self._remade
         self.checkpoints.on_durable.append(replication.primary.waits.check)
         self.maintenance.periodic += [
             self.rewriting.begin_if_due,

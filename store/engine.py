@@ -5,7 +5,13 @@
     checkpoint    LMDB is committed with the log position it covers, and the disk catches up, the log first
 
 The state is the last checkpoint plus the log's tail.  `tables/power_loss.py` says what a power cut may destroy of a
-checkpoint that is not durable yet.
+checkpoint that is not durable yet.  The engine's parts are in `running/`:
+
+    keeper         the log: when it is synced, and when its next file begins
+    statements     what its manifest states: replication ids and policy
+    state          the way back to the state when something fails
+    checkpoints    the checkpoint that is not durable yet
+    refusals       why writes are refused; `space` measures
 """
 
 from __future__ import annotations
@@ -25,16 +31,13 @@ from riverbed.store.errors import (
     LogWriteError,
     Refusal,
     ReplayError,
-    StateLostError,
     StoreError,
     UnknownOutcomeError,
 )
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.stream_reader import StreamedBatch, data_of
-from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, ignore
@@ -43,6 +46,7 @@ from riverbed.store.recovery.opening import Opening, clear_away
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
 from riverbed.store.running.checkpoint import Checkpoints, Durability
+from riverbed.store.running.live_state import LiveState
 from riverbed.store.running.log_keeper import LogKeeper
 from riverbed.store.running.refusals import Refusals, reason_of
 from riverbed.store.running.space import Space
@@ -52,8 +56,6 @@ from riverbed.store.tables.purge import purge
 from riverbed.store.tables.transaction import Mark
 
 _PING: Final = encode_command([b"PING"])
-# The bytes of a log that is executed at once, in a second or two, when its tail meets damaged tables.
-MAX_REMADE = 32 << 20
 
 
 class Engine:
@@ -69,15 +71,11 @@ class Engine:
         self.files = files = files or OsFiles()
         self._execute = execute
         self.space = Space(directory, options, files)
-        self._changes_at_commit = 0  # what `WriteTxn.changes` was
-        self._changes_at_checkpoint = 0
-        # Called with the damage for which the tables were made again of the log.
-        self.on_remade: Callable[[Exception], None] = ignore
+        self._changes_at_checkpoint = 0  # what `WriteTxn.changes` was
         # Called with batches once they are in the log, and durable if the policy says so.
         self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         self.is_loaded = False
         self.has_settled = False
-        self._lost: str | None = None  # why the open transaction does not hold the state; then it is never committed
         with contextlib.ExitStack() as undo:
             undo.enter_context(made_directory(directory))
             self._lock = undo.enter_context(contextlib.ExitStack())
@@ -89,6 +87,7 @@ class Engine:
             self.checkpoints = Checkpoints(clock, self.refusals)
             self.keeper = LogKeeper(opening.log, txn, options, clock, self.checkpoints, self.refusals)
             self.statements = Statements(self.keeper, txn, options)
+            self.state = LiveState(directory, options, execute, self.keeper, txn)
             self._undo = undo.pop_all()
 
     @classmethod
@@ -123,7 +122,7 @@ class Engine:
             yield from opening.load(undo, progress)
             undo.callback(self.keeper.end_quietly)
             self.checkpoints.count += opening.is_saved and self.recovery.commands > 0
-            self._changes_at_commit = self.txn.changes
+            self.state.changes_at_commit = self.txn.changes
             if opening.is_saved:
                 self._changes_at_checkpoint = self.txn.changes
             else:
@@ -198,7 +197,7 @@ class Engine:
         except LogWriteError as error:
             self._undo_batch(error, was_appended=appended)
             raise
-        self._changes_at_commit = txn.changes
+        self.state.changes_at_commit = txn.changes
         txn.log_is_written()
         if self.on_batches is not None:
             data = commands + annotation
@@ -210,7 +209,7 @@ class Engine:
         """Take back a batch that could not be written or synced.  Raises UnknownOutcomeError, StateLostError."""
         is_gone = not was_appended or self.log.writer.drop_last_batch()
         self.refusals.log_failed(error, is_broken=self.log.broken)
-        self._restore(self._changes_at_commit)
+        self.state.restore(self.state.changes_at_commit)
         if not is_gone:
             raise UnknownOutcomeError(f"{error}; the next start may find the batch in the log all the same") from error
 
@@ -239,7 +238,7 @@ class Engine:
         Raises ReplayError when one does not fit the state, LogWriteError when they cannot be written; all of them are
         undone then.  Raises TABLE_DAMAGE when the tables are damaged, StateLostError.
         """
-        self._require_state()
+        self.state.require()
         txn = self.txn
         assert not txn.log, "a tick is open"
         txn.lose_observers()
@@ -264,7 +263,7 @@ class Engine:
             self._undo_batch(error, was_appended=appended)
             raise
         except Exception as error:
-            self._restore(self._changes_at_commit)
+            self.state.restore(self.state.changes_at_commit)
             if isinstance(error, (ReplayError, lmdb.Error, *TABLE_DAMAGE)):
                 raise
             if isinstance(error, OSError):
@@ -272,7 +271,7 @@ class Engine:
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
-        self._changes_at_commit = txn.changes
+        self.state.changes_at_commit = txn.changes
         if self.on_batches is not None:
             self.on_batches(batches)
         self._prepare_next(self.log.end.position - begin)
@@ -284,12 +283,12 @@ class Engine:
         tail.  Raises LogWriteError when these commands cannot be written; then all of the tick is undone.
         """
         txn = self.txn
-        mark = mark or Mark(0, 0, self._changes_at_commit)
+        mark = mark or Mark(0, 0, self.state.changes_at_commit)
         txn.unlogged = None
         del txn.log[mark.lines :]
         txn.extension_bytes, txn.changes = mark.extension_bytes, mark.changes
         self.commit(now_ms)
-        self._restore(txn.changes)
+        self.state.restore(txn.changes)
 
     def reload(self, *, from_log: bool) -> None:
         """Read the state from the tables again, or make them again of the whole log, between ticks.
@@ -298,95 +297,17 @@ class Engine:
         """
         changes = self.txn.changes
         if not from_log:
-            self._restore(changes)
+            self.state.restore(changes)
             return
         self.keeper.end_quietly()
-        self.txn.abort()
         try:
-            self._execute_all()
+            self.state.make_again()
             self.txn.changes = changes
             self.checkpoint()
         except (OSError, lmdb.Error, StoreError):
-            self._restore(changes)
+            self.state.restore(changes)
             raise
         self.check_space()
-
-    def _restore(self, changes: int) -> None:
-        """Go back to the last checkpoint and replay the log's tail.  Raises StateLostError when that fails.
-
-        The counter of changes is set to `changes`: the replay does not count all commands as clients' are counted.
-        """
-        self.keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
-        self.txn.abort()
-        try:
-            self.txn.reload()
-            try:
-                self._replay_tail()
-            except TABLE_DAMAGE as damage:
-                self._remake(damage)
-        except (OSError, lmdb.Error, StoreError) as error:
-            raise self.lose(f"the state could not be rebuilt: {error}") from error
-        self.txn.changes = self._changes_at_commit = changes
-
-    def _remake(self, damage: Exception) -> None:
-        """Make the tables again of all of a short log, whose tail has met damage.  Raises what `_execute_all` raises.
-
-        Nothing is answered meanwhile, and all of it waits in memory.  A long log is for the next start.
-        """
-        if self.log.size_bytes > MAX_REMADE:
-            raise damage
-        self.txn.abort()
-        self._execute_all()
-        self.on_remade(damage)
-
-    def _execute_all(self) -> None:
-        """Empty the tables, and execute the whole log.  Raises StoreError, OSError, lmdb.Error."""
-        self.txn.reload()
-        self.txn.empty()
-        recovery.recover(self.log, self.txn, self._execute, commits=False)
-
-    def _replay_tail(self) -> None:
-        """Execute what the log holds beyond the tables."""
-        # no commits during the replay: parts of the log are not durable, and may never be
-        recovery.recover(self.log, self.txn, self._execute, commits=False)
-        if self.log.end.position == 0:
-            self.keeper.write_preface()
-
-    def _require_state(self) -> None:
-        """Raise StateLostError if the open transaction does not hold the state."""
-        if self._lost is not None:
-            raise StateLostError(self._lost)
-
-    # -- other tables, or another store, see `exchange.py` -------------------------------------------------------------
-
-    def let_go(self) -> None:
-        """Close the tables, with what marks them as in use, while the log goes on; the open transaction is lost.
-
-        Without the mark a start after a power cut takes missing writes of the log for damage: it is synced before.
-        """
-        self.keeper.end_quietly()
-        self.txn.abort()
-        self.log.listing.settle()
-        with contextlib.suppress(LogWriteError):
-            self.keeper.sync()
-        self.tables.close()
-
-    def take(self, log: Log | None = None) -> None:
-        """Open the tables that are in the directory now, and replay what the log, or another one, holds beyond them.
-
-        Raises StoreError, OSError, lmdb.Error.
-        """
-        changes = self.txn.changes
-        self.txn.change_tables(Tables(self.directory, self.options.map_bytes, syncs_later=True))
-        if log is None:
-            self._replay_tail()
-            self.txn.changes = changes
-            return
-        self.keeper.log = log
-        recovery.recover(log, self.txn, self._execute, durable=EVERYTHING)
-        self.txn.changes = changes
-        self.keeper.known_offsets = KnownOffsets()
-        self.keeper.known_offsets.add(log.end)
 
     def settle_in(self) -> None:
         """Do what a start does behind the replay; a failure shows in `refusal`."""
@@ -394,11 +315,6 @@ class Engine:
         self.statements.note_policy()
         self.keeper.begin_file_if_needed()
         self.check_space()
-
-    def lose(self, reason: str) -> StateLostError:
-        """Commit nothing any more: a checkpoint would say that the tables hold all of the log."""
-        self._lost = reason
-        return StateLostError(reason)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
@@ -444,7 +360,7 @@ class Engine:
         Call `end_checkpoint` afterwards.  A caller that needs the checkpoint to be durable may call it earlier, and
         then waits for the disk; so does the next checkpoint.  Raises LogWriteError, lmdb.Error, StateLostError.
         """
-        self._require_state()
+        self.state.require()
         self.end_checkpoint()
         if self.log.writer.fd < 0:
             self.keeper.begin_file_if_needed()
@@ -487,7 +403,7 @@ class Engine:
     def _tables_failed(self, error: lmdb.Error) -> None:
         """Have the state as it was before LMDB could not write.  Raises StateLostError."""
         self.checkpoints.failed(reason_of(error))
-        self._restore(self.txn.changes)
+        self.state.restore(self.txn.changes)
 
     def end_checkpoint(self) -> None:
         """Make the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""

@@ -41,16 +41,16 @@ def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
     the old tables, the new ones, or the log alone.
     """
     state, files = engine.directory / STATE_DIRECTORY, engine.files
-    engine.let_go()
+    engine.state.let_go()
     try:
         keep_access(made, state)
         kept = _move_aside(state, put_aside, files)
         if kept is None:
             files.rename(made, state)
         files.sync_directory(engine.directory)
-        engine.take()
+        engine.state.take()
     except (OSError, lmdb.Error, StoreError) as error:
-        raise engine.lose(f"repaired tables could not be put in place: {error}") from error
+        raise engine.state.lose(f"repaired tables could not be put in place: {error}") from error
     engine.settle_in()
     if kept is not None:
         raise kept
@@ -73,15 +73,15 @@ def adopt(engine: Engine, source: Path) -> None:
     log beyond the last checkpoint is replayed.  Raises StateLostError: the next start finds one store or the other.
     """
     directory, files = engine.directory, engine.files
-    engine.let_go()
+    engine.state.let_go()
     engine.log.close()
     try:
         for name in (STATE_DIRECTORY, LOG_DIRECTORY):
             keep_access(source / name, directory / name)
         _move_in(directory, source, files)
-        engine.take(find_log(directory, engine.options, files))
+        engine.state.take(find_log(directory, engine.options, files))
     except (OSError, lmdb.Error, StoreError) as error:
-        raise engine.lose(f"the full sync could not be put in place: {error}") from error
+        raise engine.state.lose(f"the full sync could not be put in place: {error}") from error
     engine.settle_in()
 
 

@@ -11,6 +11,7 @@ import lmdb
 from riverbed.store.check import check
 from riverbed.store.format.packing import pack_row, unpack_row
 from riverbed.store.format.streams import NodeRow, StreamRow
+from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
 from riverbed.store.tables.environment import Tables
@@ -127,3 +128,12 @@ def set_meta(name: bytes, index: int, value: Any) -> Damage:
 def drop_database(rows: Rows) -> None:
     number = meta_rows(rows)[b"databases"]
     rows.change("meta", pack_row(unpack_row(rows.all("meta")[number][1])[1:]), number)
+
+
+def flip_row(directory: Path, key: bytes, row: bytes) -> None:
+    """Flip a bit at the end of a row, in the file of the tables."""
+    path = directory / STATE_DIRECTORY / DATA_NAME
+    data = path.read_bytes()
+    assert key + row in data
+    with path.open("r+b") as file:  # a store that has it mapped sees the change
+        file.write(data.replace(key + row, key + row[:-1] + bytes((row[-1] ^ 1,))))

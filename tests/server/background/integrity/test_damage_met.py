@@ -13,8 +13,6 @@ import pytest
 
 from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.link import LinkError
-from riverbed.store import engine as engines
-from riverbed.store.errors import StateLostError
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.repair import REPLACED_DIRECTORY
 from tests.conftest import StartRiverbed
@@ -29,7 +27,7 @@ from tests.server.background.integrity.test_repairs import (
 from tests.support.read_log import unpadded
 from tests.support.replicas import fill, follow, info, until_level
 from tests.support.servers import RiverbedServer, StartError
-from tests.support.store.stores import Store, sid
+from tests.support.store.planting import flip_row
 from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import until
 
@@ -67,14 +65,6 @@ def flip(directory: Path, table: str) -> None:
         key, row = next(iter(txn.cursor(env.open_db(table.encode(), txn=txn, create=False))))
     env.close()
     flip_row(directory, key, row)
-
-
-def flip_row(directory: Path, key: bytes, row: bytes) -> None:
-    path = directory / STATE_DIRECTORY / DATA_NAME
-    data = path.read_bytes()
-    assert key + row in data
-    with path.open("r+b") as file:  # a store that has it mapped sees the change
-        file.write(data.replace(key + row, key + row[:-1] + bytes((row[-1] ^ 1,))))
 
 
 # -- a start -----------------------------------------------------------------------------------------------------------
@@ -138,46 +128,6 @@ def test_a_start_with_tables_that_do_not_open_makes_them_again(start_riverbed: S
     with server.client() as client:
         assert client.ask("XLEN", "s") == b":2000\r\n"
     assert server.stop() == 0
-
-
-# -- a tick that is undone ---------------------------------------------------------------------------------------------
-
-
-def damaged_below_the_tail(directory: Path) -> Store:
-    """An open store whose last checkpoint has been damaged since; the log's tail changes the damaged row."""
-    store = Store(directory)
-    store.fill(b"s", 20)
-    store.run("XGROUP", "CREATE", "s", "g", "0")
-    store.run("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "5", "STREAMS", "s", ">")
-    store.checkpoint()
-    store.run("XACK", "s", "g", "1-0")
-    store.commit()
-    flip_row(directory, *next(store.engine.tables.env.begin().cursor(store.txn.handles["pel"]).iternext()))
-    return store
-
-
-def test_a_tick_is_undone_although_the_tail_of_the_log_meets_damage(tmp_path: Path) -> None:
-    store = damaged_below_the_tail(tmp_path / "store")
-    told: list[Exception] = []
-    store.engine.on_remade = told.append
-    store.run("XADD", "s", "21-0", "f", "v")
-    store.engine.rollback(store.clock.now_ms)
-    assert len(told) == 1 and "damaged" in str(told[0])
-    assert store.stream().length == 20
-    group = store.groups().get(b"g")
-    assert group is not None
-    assert [entry.entry_id for entry in group.pending()] == [sid(f"{number}-0") for number in range(2, 6)]
-    store.checkpoint()
-    store.kill()
-
-
-def test_a_long_log_is_left_to_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "MAX_REMADE", 10)
-    store = damaged_below_the_tail(tmp_path / "store")
-    store.run("XADD", "s", "21-0", "f", "v")
-    with pytest.raises(StateLostError, match=r"could not be rebuilt: .*damaged"):
-        store.engine.rollback(store.clock.now_ms)
-    store.kill()
 
 
 # -- a command that meets a broken page --------------------------------------------------------------------------------

@@ -1,0 +1,130 @@
+"""The state in the open transaction, and the way back to it: from the last checkpoint, and the log behind it.
+
+    restore       undoes what the log does not have, or what LMDB could not write
+    make_again    executes the whole log, where the tables are damaged
+    let_go, take  close the tables, and go on with others, or with another store; see `exchange.py`
+
+Where that fails the state is lost, and is never committed: the next start has the last checkpoint, and the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+
+from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError, StoreError
+from riverbed.store.log.resync import EVERYTHING
+from riverbed.store.log.tail import KnownOffsets
+from riverbed.store.progress import ignore
+from riverbed.store.recovery.replay import Execute, recover
+from riverbed.store.tables.environment import Tables
+
+if TYPE_CHECKING:
+    from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.log.append_log import Log
+    from riverbed.store.options import Options
+    from riverbed.store.running.log_keeper import LogKeeper
+
+# The bytes of a log that is executed at once, in a second or two, when its tail meets damaged tables.
+MAX_REMADE = 32 << 20
+
+
+class LiveState:
+    """What the open transaction of one store holds, between ticks."""
+
+    def __init__(self, directory: Path, options: Options, execute: Execute, keeper: LogKeeper, txn: WriteTxn) -> None:
+        # Called with the damage for which the tables were made again of the log.
+        self.on_remade: Callable[[Exception], None] = ignore
+        self.changes_at_commit = 0  # what `WriteTxn.changes` was
+        self._directory = directory
+        self._options = options
+        self._execute = execute
+        self._keeper = keeper
+        self._txn = txn
+        self._lost: str | None = None  # why the open transaction does not hold the state; then it is never committed
+
+    def require(self) -> None:
+        """Raise StateLostError if the open transaction does not hold the state."""
+        if self._lost is not None:
+            raise StateLostError(self._lost)
+
+    def lose(self, reason: str) -> StateLostError:
+        """Commit nothing any more: a checkpoint would say that the tables hold all of the log."""
+        self._lost = reason
+        return StateLostError(reason)
+
+    # -- the same store ------------------------------------------------------------------------------------------------
+
+    def restore(self, changes: int) -> None:
+        """Go back to the last checkpoint and replay the log's tail.  Raises StateLostError when that fails.
+
+        The counter of changes is set to `changes`: the replay does not count all commands as clients' are counted.
+        """
+        txn = self._txn
+        self._keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
+        txn.abort()
+        try:
+            txn.reload()
+            try:
+                self._replay_tail()
+            except TABLE_DAMAGE as damage:
+                # Nothing is answered meanwhile, and all of it waits in memory.  A long log is for the next start.
+                if self._keeper.log.size_bytes > MAX_REMADE:
+                    raise
+                self.make_again()
+                self.on_remade(damage)
+        except (OSError, lmdb.Error, StoreError) as error:
+            raise self.lose(f"the state could not be rebuilt: {error}") from error
+        txn.changes = self.changes_at_commit = changes
+
+    def make_again(self) -> None:
+        """Empty the tables, and execute the whole log.  Raises StoreError, OSError, lmdb.Error; then call `restore`."""
+        txn = self._txn
+        txn.abort()
+        txn.reload()
+        txn.empty()
+        recover(self._keeper.log, txn, self._execute, commits=False)
+
+    def _replay_tail(self) -> None:
+        """Execute what the log holds beyond the tables."""
+        log = self._keeper.log
+        # no commits during the replay: parts of the log are not durable, and may never be
+        recover(log, self._txn, self._execute, commits=False)
+        if log.end.position == 0:
+            self._keeper.write_preface()
+
+    # -- other tables, or another store --------------------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """Close the tables, with what marks them as in use, while the log goes on; the open transaction is lost.
+
+        Without the mark a start after a power cut takes missing writes of the log for damage: it is synced before.
+        """
+        self._keeper.end_quietly()
+        self._txn.abort()
+        self._keeper.log.listing.settle()
+        with contextlib.suppress(LogWriteError):
+            self._keeper.sync()
+        self._txn.tables.close()
+
+    def take(self, log: Log | None = None) -> None:
+        """Open the tables that are in the directory now, and replay what the log, or another one, holds beyond them.
+
+        Raises StoreError, OSError, lmdb.Error.
+        """
+        txn, keeper = self._txn, self._keeper
+        changes = txn.changes
+        txn.change_tables(Tables(self._directory, self._options.map_bytes, syncs_later=True))
+        if log is None:
+            self._replay_tail()
+            txn.changes = changes
+            return
+        keeper.log = log
+        recover(log, txn, self._execute, durable=EVERYTHING)
+        txn.changes = changes
+        keeper.known_offsets = KnownOffsets()
+        keeper.known_offsets.add(log.end)

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from riverbed.store.errors import StateLostError
+from riverbed.store.running import live_state
+from tests.support.store.planting import flip_row
+from tests.support.store.stores import Store, sid
+
+
+def damaged_below_the_tail(directory: Path) -> Store:
+    """An open store whose last checkpoint has been damaged since; the log's tail changes the damaged row."""
+    store = Store(directory)
+    store.fill(b"s", 20)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    store.run("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "5", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.run("XACK", "s", "g", "1-0")
+    store.commit()
+    flip_row(directory, *next(store.engine.tables.env.begin().cursor(store.txn.handles["pel"]).iternext()))
+    return store
+
+
+def test_a_tick_is_undone_although_the_tail_of_the_log_meets_damage(tmp_path: Path) -> None:
+    store = damaged_below_the_tail(tmp_path / "store")
+    told: list[Exception] = []
+    store.engine.state.on_remade = told.append
+    store.run("XADD", "s", "21-0", "f", "v")
+    store.engine.rollback(store.clock.now_ms)
+    assert len(told) == 1 and "damaged" in str(told[0])
+    assert store.stream().length == 20
+    group = store.groups().get(b"g")
+    assert group is not None
+    assert [entry.entry_id for entry in group.pending()] == [sid(f"{number}-0") for number in range(2, 6)]
+    store.checkpoint()
+    store.kill()
+
+
+def test_a_long_log_is_left_to_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_state, "MAX_REMADE", 10)
+    store = damaged_below_the_tail(tmp_path / "store")
+    store.run("XADD", "s", "21-0", "f", "v")
+    with pytest.raises(StateLostError, match=r"could not be rebuilt: .*damaged"):
+        store.engine.rollback(store.clock.now_ms)
+    store.kill()
