@@ -107,9 +107,10 @@ class Checkpoints:
 
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much; clients have their replies already."""
-        if self._engine.txn.behind:
-            with self._retrying():
-                self._engine.write_behind()
+        engine = self._engine
+        if engine.txn.behind and engine.checkpoints.last_ok:  # else there may be no space for a row
+            with self._retrying("writing rows"):
+                engine.write_behind()
         if self._most_parts is not None:
             self._keep_pace(self._most_parts)
         elif self._engine.log.is_full or (self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it()):
@@ -401,13 +402,13 @@ class Checkpoints:
             self._sliced_commands.look_for_views()
 
     @contextlib.contextmanager
-    def _retrying(self) -> Iterator[None]:
+    def _retrying(self, what: str = "checkpoint") -> Iterator[None]:
         try:
             yield
         except StateLostError as error:
             self._ticks.give_up(error)
         except (DamagedRowError, LogWriteError, lmdb.Error) as error:
-            log.warning("checkpoint failed, to be tried again: %s", error)
+            log.warning("%s failed, to be tried again: %s", what, error)
             if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
             self._gate.refresh()

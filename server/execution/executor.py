@@ -122,7 +122,9 @@ class Executor:
             blocking=self.blocking,
             kill=self.control.kill,
         )
-        self.fast_path = FastPath(core, self, gate, self.queue, calls, delivery, slow_path, self.blocking, no_session)
+        self.fast_path = FastPath(
+            core, self, gate, self.queue, calls, delivery, slow_path, self.blocking, self.outbox, no_session
+        )
         self.beside = Beside(core, self, self.queue, slow_path, self.outbox)
         self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push

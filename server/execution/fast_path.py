@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.line.request_queue import RequestQueue
     from riverbed.server.execution.line.request_queue import Turn as QueueTurn
+    from riverbed.server.execution.outbox import Outbox
     from riverbed.server.execution.ticks import Turns
     from riverbed.store.wire import Neighbours, Requests
     from riverbed.store.wire import Request as WireRequest
@@ -48,10 +49,14 @@ MIN_SECONDS_A_TICK: Final = 0.002
 # Each wake-up makes a reply to send, which is as much work again.
 MAX_SECONDS_OF_WAKING: Final = 0.004
 _NO_WORDS: Final[list[bytes]] = []
+_TICK_BEGINS: Final = Mark(0, 0, 0)
 # The commands of clients that may not take the fast path.
 _NOTHING: Final[FastCommands] = {}
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
+# Bytes of replies that do not wait for the end of a tick which has changed nothing: a few reads of a hundred entries.
+# They are sent while the processor has them in its cache, which takes a tenth off the cost of such a read.
+EARLY_BYTES: Final = 24 << 10
 
 
 class FastPath:
@@ -67,6 +72,7 @@ class FastPath:
         delivery: Delivery,
         slow_path: SlowPath,
         blocking: Blocking,
+        outbox: Outbox,
         no_session: Session,
     ) -> None:
         self._stats = context.stats
@@ -82,6 +88,7 @@ class FastPath:
         self._slow_path = slow_path
         self._blocking = blocking
         self._signals = blocking.signals
+        self._outbox = outbox
         self._request = Request(no_session, context.txn, context)  # reused for every client
         plain = fast_commands(context.stats)
         self._tables = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
@@ -182,6 +189,7 @@ class FastPath:
         run_of: FastCommand | None = None
         run_count = 0
         count = 0
+        unsent = 0  # bytes of replies
         left = iter(taken)
         for session, requests in left:
             ran.append(session)
@@ -303,7 +311,15 @@ class FastPath:
                     if ended >= waking_end or self._blocking.is_behind:
                         self._hold_back(session, [*waiting])
                         break
-                produced += len(wire)
+                size = len(wire)
+                unsent += size
+                if unsent >= EARLY_BYTES and txn.is_unchanged_since(_TICK_BEGINS):
+                    if run_of is not None:
+                        record(request, run_of, run_count, clock() - begun)
+                        run_of = None
+                    self._outbox.send_early(ran)
+                    unsent, begun = 0, clock()
+                produced += size
                 if produced > most_output:
                     # a client that does not read must not have its pipeline executed ahead of its reading
                     self._hold_back(session, [*waiting])

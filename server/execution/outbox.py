@@ -58,13 +58,7 @@ class Outbox:
                 if is_over or late or (len(out) > 1 and (session.is_monitor or session.subscriptions)):
                     total += self._send_or_keep(session, is_over)
                 else:
-                    data = out[0] if len(out) == 1 else b"".join(out)
-                    out.clear()
-                    size = len(data)
-                    total += size
-                    session.bytes_out += size
-                    send = session.send
-                    send(data)
+                    total += _send_now(session)
             if session.attention:
                 if session.long_reply is not None:
                     session.long_reply.is_settled = True  # however long it waits for its first piece
@@ -75,6 +69,17 @@ class Outbox:
             self._see_to(needy, end)
         if late:
             self._want_drain()
+
+    def send_early(self, ran: list[Session]) -> None:
+        """Send replies of a tick that goes on and has changed nothing: a commit that fails takes none of them back."""
+        if self._late:
+            return
+        first = len(ran)
+        while first and ran[first - 1].out:
+            first -= 1
+        for session in ran[first:]:
+            if session.out and not (session.attention or session.is_monitor or session.subscriptions):
+                self._stats.bytes_out += _send_now(session)
 
     def _send_or_keep(self, session: Session, is_over: bool) -> int:
         """Send a client's replies, or keep them until its turn comes; -> how many bytes."""
@@ -196,6 +201,18 @@ class Outbox:
         # the rest comes with the next tick, unless the client is congested by now
         if not session.congested:
             self._turns.flush(session)
+
+
+def _send_now(session: Session) -> int:
+    """Send a client's replies; -> how many bytes."""
+    out = session.out
+    data = out[0] if len(out) == 1 else b"".join(out)
+    out.clear()
+    size = len(data)
+    session.bytes_out += size
+    send = session.send
+    send(data)
+    return size
 
 
 def _with_large_apart(parts: list[bytes]) -> list[bytes]:

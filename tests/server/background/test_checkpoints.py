@@ -339,3 +339,42 @@ def test_damage_that_a_checkpoint_meets_is_no_defect_of_who_has_asked_for_it(
         ticks.close()
 
     in_loop(body())
+
+
+def test_rows_that_cannot_be_written_behind_replies_are_not_tried_with_each_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each try with a full map undid the state and replayed the tail of the log, in 25 ms."""
+    tries: list[int] = []
+
+    def refuse() -> None:
+        raise lmdb.MapFullError("the map is full")
+
+    def fail(engine: Engine) -> None:
+        tries.append(engine.txn.changes)
+        engine._write_rows(refuse)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        lines = [f"XADD s * f {'v' * 40}"] * 300
+        await ticks.ask(client, "XADD s * f v")
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "write_behind", fail)
+            for _ in range(4):
+                assert len(await ticks.ask(client, *lines)) == 300
+                ticks.engine.refusals.reason = None  # as if there was space again
+                ticks.executor.gate.refresh()
+        assert len(tries) == 1
+        assert [record.message.partition(":")[0] for record in caplog.records if record.levelno >= 30] == [
+            "writing rows failed, to be tried again"
+        ]
+        ticks.server.checkpoints.checkpoint_now()
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "write_behind", fail)
+            await ticks.ask(client, *lines)
+            assert len(tries) == 2  # a checkpoint has found space
+        assert await ticks.ask(client, "XLEN s") == [b":1501\r\n"]
+        ticks.close()
+
+    in_loop(body())
