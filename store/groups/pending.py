@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
 from riverbed.store.groups.insertions import Insertions
+from riverbed.store.groups.pending_runs import NOWHERE
 from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
@@ -143,6 +144,11 @@ class Pel(Insertions):
         assert row is not None, "what was found is in no row"
         return None if length_of_run(row) > most else Run.unpack(self._prefix + last_in_run(row), row)
 
+    def _rows_change(self) -> None:
+        """Forget what was found in rows that may be other ones from now on."""
+        self._recent = None
+        self._sound = NOWHERE
+
     def forget_recent(self) -> None:
         """Forget the run that `standing` found last: a consumer was deleted, and its runs are dead."""
         self._recent = None
@@ -224,7 +230,7 @@ class Pel(Insertions):
 
         Raises DamagedRowError with the changes young again that are not in the tables: clients know of them.
         """
-        self._recent = None
+        self._rows_change()
         order = list(changed)
         at = 0
         try:
@@ -362,7 +368,7 @@ class Pel(Insertions):
         return between.first > piece.first
 
     def _replace(self, old: list[Run], new: list[Run]) -> None:
-        self._recent = None
+        self._rows_change()
         if old:  # claims and acknowledgements of single entries are noted, and are more
             self._write_txn.rewritten[self._group_no] = None
         replace_runs(self._txn.cursor, self._group_no, old, new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -575,3 +576,55 @@ def test_a_first_entry_that_is_not_where_the_stream_has_it_is_refused(tmp_path: 
     refuse_the_first_entry(store)
     assert len(stream.entries_within(sid("3-0"), MAX_ID, None, None) or []) == 1
     store.engine.abandon()
+
+
+def flip_run(store: Store, number: int, at: int) -> None:
+    """Flip a bit of the byte `at` in the key of a run, by its place among all runs, where it stands in its page."""
+    key, row = list(store.txn.lmdb.cursor(store.txn.handles["pel"]))[number]
+    path = store.directory / STATE_DIRECTORY / DATA_NAME
+    data = path.read_bytes()
+    found = data.find(key + row)
+    with path.open("r+b") as file:
+        while found >= 0:  # pages that are not used any more have it too
+            file.seek(found + at)
+            file.write(bytes((data[found + at] ^ 0x10,)))
+            found = data.find(key + row, found + 1)
+
+
+@pytest.mark.parametrize("at", [1, 12, 15])
+@pytest.mark.parametrize("command", ["XACK s g {}", "XCLAIM s g Carol 0 {} JUSTID"])
+def test_a_row_that_is_written_beside_a_damaged_key_hides_no_pending_entry(
+    tmp_path: Path, at: int, command: str
+) -> None:
+    """To write runs anew changes the way on which LMDB looks for their places, and may put them before the damage."""
+    runs = 30
+    store = Store(tmp_path / "sound")
+    store.fill(b"s", 2 * runs)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    for number in range(runs):
+        store.run("XREADGROUP", "GROUP", "g", ("Alice", "Bob")[number % 2], "COUNT", "2", "STREAMS", "s", ">")
+    store.checkpoint()
+    store.engine.close()
+    met = 0
+    for damaged in range(runs):
+        directory = tmp_path / str(damaged)
+        shutil.copytree(store.directory, directory)
+        found = Store(directory)
+        flip_run(found, damaged, at)
+        for number in range(runs):
+            if number != damaged:
+                with contextlib.suppress(DamagedRowError):
+                    found.run("XACK", "s", "g", f"{2 * number + 2}-0")
+                    found.engine.write_part()
+        for entry_id in (f"{2 * damaged + 1}-0", f"{2 * damaged + 2}-0"):
+            try:
+                reply = found.run(*command.format(entry_id).split())
+            except DamagedRowError:
+                met += 1
+            else:
+                text = entry_id.encode()
+                assert reply in (1, (b"*1\r\n$%d\r\n%b\r\n" % (len(text), text),)), (damaged, entry_id, reply)
+        found.txn.log.clear()
+        found.engine.abandon()
+        shutil.rmtree(directory)
+    assert met > runs
