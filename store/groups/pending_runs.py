@@ -29,7 +29,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, pairwise
-from operator import ge
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
@@ -45,7 +44,7 @@ from riverbed.store.format.pending import (
     time_key,
 )
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
-from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.tables.ranges import NOWHERE, require_sound_around, seek, seek_below
 
 if TYPE_CHECKING:
     import lmdb
@@ -60,10 +59,6 @@ Owners = Callable[[], Iterable[int]]
 _CHUNK: Final = 16
 # Rows changed at once, with a None for each that is no neighbour: what is made of more leaves the processor's cache.
 _ROWS: Final = 128
-# As many as a page has, if each is of one entry.
-_PAGE_ROWS: Final = 55
-# No stretch of keys.
-NOWHERE: Final = (b"\xff", b"")
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
 
@@ -81,7 +76,7 @@ class PendingRuns:
         self._group_no = group_no
         self._prefix = group_prefix(group_no)
         self._is_alive = is_alive
-        # from which key to which `_require_sound_around` has found them sound
+        # from which key to which they were found sound since rows have changed
         self._sound = NOWHERE
 
     def _lives(self, consumer_no: int) -> bool:
@@ -113,31 +108,13 @@ class PendingRuns:
         return run
 
     def _require_sound_around(self, cursor: lmdb.Cursor[bytes], low: bytes) -> None:
-        """Raise DamagedRowError unless the keys are sound for a page before the cursor and behind it; in 20 us.
-
-        A row that is put beside a damaged key may stand on the wrong side of it, and lead searches past what is there.
-        None does where keys ascend, and the first and the last one of the group and those beside them are sound.
-        `low` is what was searched for: near it the next searches find this done, until rows change.
-        """
+        """Raise DamagedRowError if rows may hide a damaged key near `low`, which was searched for and not found."""
         first, last = self._sound
-        if first <= low <= last:
-            return
-        key, prefix = cursor.key(), self._prefix
-        for _ in islice(cursor.iterprev(values=False), _PAGE_ROWS):
-            pass
-        keys = list(islice(cursor.iternext(values=False), 2 * _PAGE_ROWS))
-        if any(map(ge, keys, keys[1:])):
-            raise DamagedRowError("the order of rows")
-        own = [number for number, each in enumerate(keys) if each.startswith(prefix)]
-        for edge in (*own[:1], *own[-1:]):
-            for each in keys[max(edge - 1, 0) : edge + 2]:
-                if not cursor.set_key(each):
-                    raise DamagedRowError("the order of rows")
-                Run.under(*cursor.item())
-        if keys:
-            self._sound = keys[0], keys[-1]
-        if key:
-            cursor.set_key(key)
+        if not first <= low <= last:
+            key = cursor.key()
+            self._sound = require_sound_around(cursor, self._prefix, _is_sound)
+            if key:
+                cursor.set_key(key)
 
     def _rows_with(self, order: list[bytes], at: int) -> tuple[list[tuple[bytes, bytes] | None], int]:
         """The rows of the runs in the tables that hold the pending IDs `order` from `at` on; -> them, and how far.
@@ -453,6 +430,10 @@ class PendingRuns:
             return
         if not self._txn.cursor("pel_by_time").set_key(time_key(self._group_no, run)):
             raise DamagedRowError(_IN_INDEX)
+
+
+def _is_sound(key: bytes, row: bytes) -> bool:
+    return bool(Run.under(key, row))
 
 
 def _require_place(cursor: lmdb.Cursor[bytes], low: bytes) -> None:

@@ -578,9 +578,9 @@ def test_a_first_entry_that_is_not_where_the_stream_has_it_is_refused(tmp_path: 
     store.engine.abandon()
 
 
-def flip_run(store: Store, number: int, at: int) -> None:
-    """Flip a bit of the byte `at` in the key of a run, by its place among all runs, where it stands in its page."""
-    key, row = list(store.txn.lmdb.cursor(store.txn.handles["pel"]))[number]
+def flip_key_in_use(store: Store, table: str, number: int, at: int) -> None:
+    """Flip a bit of the byte `at` in the key of a row, by its place in the table, where it stands in its page."""
+    key, row = list(store.txn.lmdb.cursor(store.txn.handles[table]))[number]
     path = store.directory / STATE_DIRECTORY / DATA_NAME
     data = path.read_bytes()
     found = data.find(key + row)
@@ -610,7 +610,7 @@ def test_a_row_that_is_written_beside_a_damaged_key_hides_no_pending_entry(
         directory = tmp_path / str(damaged)
         shutil.copytree(store.directory, directory)
         found = Store(directory)
-        flip_run(found, damaged, at)
+        flip_key_in_use(found, "pel", damaged, at)
         for number in range(runs):
             if number != damaged:
                 with contextlib.suppress(DamagedRowError):
