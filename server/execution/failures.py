@@ -21,6 +21,7 @@ from riverbed.server.commands.slices import partial_error
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.gate import MISCONF
+from riverbed.server.limits.rare_lines import RareLine
 from riverbed.server.protocol.encode import array_header, error_line
 from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, Refusal, UnknownOutcomeError
@@ -72,6 +73,9 @@ class Failures:
         self._events = events
         self._reported_s: float | None = None  # when a bug was logged last
         self._unreported = 0  # bugs since then
+        # a client may send a thousand such commands a second
+        self._failed = RareLine("%d commands were not done since the last such line; the last one: %s")
+        self._undone_ticks = RareLine("%d ticks were undone since the last such line; the last one: %s")
 
     def refused(self, command: Command, error: CommandError) -> tuple[bytes]:
         self._stats.counters(command.full_name).failed += 1
@@ -101,7 +105,7 @@ class Failures:
             self._report_bug(f"{name} failed", error)
             return self.refused(command, CommandError(f"ERR internal error: {name} failed ({type(error).__name__})"))
         if isinstance(error, lmdb.Error):
-            log.warning("%s was undone: %s", name, error)
+            self._failed.note(f"{name} was undone: {error}", self._core.clock.monotonic())
             text = f"MISCONF {name} was undone, the store refused it: {error}"
         else:
             self._report_bug(f"{name} was undone", error)
@@ -119,7 +123,8 @@ class Failures:
 
     def _undone(self, command: Command, text: str, mark: Mark, *, has_done_nothing: bool) -> tuple[bytes]:
         """Undo a command that cannot be done, through no fault of the code; `text` is the error reply."""
-        log.error("%s failed: %s", command.full_name.decode(), text.partition(" ")[2])
+        name, reason = command.full_name.decode(), text.partition(" ")[2]
+        self._failed.note(f"{name} failed: {reason}", self._core.clock.monotonic())
         if not has_done_nothing:
             self.roll_back(mark)
         return self.refused(command, CommandError(text))
@@ -182,7 +187,7 @@ class Failures:
     def commit_failed(self, error: LogWriteError) -> None:
         """Turn every reply of an undone tick into an error, unless the reply is settled."""
         refusal = self._engine.refusal or Refusal.LOG_FAILED
-        log.warning("a tick was undone: %s; %s", error, refusal.value)
+        self._undone_ticks.note(f"{error}; {refusal.value}", self._core.clock.monotonic())
         for report in self._events.undone:
             report()
         if isinstance(error, UnknownOutcomeError):

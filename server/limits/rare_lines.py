@@ -1,4 +1,4 @@
-"""Lines of the server's log about what strangers do: at most one a minute, however often they do it."""
+"""Lines of the server's log about what clients do or meet: at most one a minute, however often that is."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+import lmdb
 import pytest
 
 from riverbed.server.commands import load_commands
@@ -20,7 +21,7 @@ from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.limits.accounts import MAX_OUTPUT_A_TICK
 from riverbed.server.protocol.replies import Reply
 from riverbed.store.engine import Engine
-from riverbed.store.errors import Refusal
+from riverbed.store.errors import DamagedRowError, Refusal
 from tests.conftest import StartRiverbed
 from tests.support.in_process import HandClock, PassingClock
 from tests.support.raw import Node, encode, parse
@@ -479,6 +480,59 @@ def test_a_command_that_finds_no_memory_is_undone_and_is_no_bug(
         assert "Traceback" not in caplog.text
         broken.is_on = False
         assert await ticks.ask(client, f"{name} s 1-1", "XLEN s") == [b":1\r\n", b":0\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (
+            lmdb.MapFullError("the map is full"),
+            "{} commands were not done since the last such line; the last one: xlen was",
+        ),
+        (
+            DamagedRowError("the row x"),
+            "{} commands were not done since the last such line; the last one: xlen failed: the",
+        ),
+    ],
+    ids=["no space", "damage"],
+)
+def test_failures_that_a_client_can_repeat_are_logged_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, line: str
+) -> None:
+    async def body() -> None:
+        clock = HandClock()
+        Broken(monkeypatch, b"XLEN", error)
+        ticks = Ticks(tmp_path, clock=clock)
+        client = ticks.connect()
+        await ticks.ask(client, *["XLEN s"] * 50)
+        assert caplog.text.count("xlen") == 1
+        assert line.format(1) in caplog.text
+        clock.now_ms += 60_000
+        await ticks.ask(client, "XLEN s")
+        assert caplog.text.count("xlen") == 2
+        assert line.format(50) in caplog.text
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_ticks_that_are_undone_are_logged_once_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        for _ in range(3):
+            ticks.files.fail("write", errno.ENOSPC)
+            (reply,) = await ticks.ask(client, "XADD s * f v")
+            assert reply.startswith(b"-MISCONF")
+            ticks.files.forgive()
+            ticks.engine.check_space()
+            ticks.executor.gate.refresh()
+        assert caplog.text.count("undone") == 1
+        assert "1 ticks were undone since the last such line; the last one: " in caplog.text
         ticks.close()
 
     in_loop(body())
