@@ -34,6 +34,8 @@ PART_BYTES: Final = 1 << 16
 # Appended rows of one stream that are put there once the replies are sent, in less than a tenth of a millisecond.  All
 # that a stream gets until it is taken back takes 0.3 ms, and a client would wait for that.
 _LONG_BYTES: Final = 1 << 14
+# Where a thousand streams take turns none has so many, and it is looked for it ever more seldom.
+_MOST_UNSEEN: Final = 1 << 20
 
 
 class LentStreams:
@@ -41,6 +43,7 @@ class LentStreams:
 
     __slots__ = (
         "_last_key",
+        "_most_unseen",
         "_put_turns",
         "_size",
         "_streams",
@@ -60,6 +63,7 @@ class LentStreams:
         self.max_bytes = _MAX_BYTES  # of rows that wait
         self._size = 0  # bytes of the rows that wait
         self._unseen = 0  # bytes that were appended since `_last_key` was noted
+        self._most_unseen = _LONG_BYTES
         self._last_key = b""  # of the stream that the last entry of a run went to
         self._turns = Turns(self._tails, by_key=True)  # of being taken back
         self._put_turns = Turns(self._tails, by_key=True)  # of having rows put into the table
@@ -96,7 +100,7 @@ class LentStreams:
         count, size, log, ids = append(run, at, self._tails, watched, now_ms)
         self._size += size
         self._unseen += size
-        if self._unseen >= _LONG_BYTES:
+        if self._unseen >= self._most_unseen:
             self._unseen = 0
             self._last_key = run.entry(at + count - 1)[0]
             self._txn.behind[self] = None
@@ -111,6 +115,9 @@ class LentStreams:
         tail = self._tails.get(key)
         if tail is not None and tail.size >= _LONG_BYTES and self.is_for_appends(key):
             self._put(tail)
+            self._most_unseen = _LONG_BYTES
+        else:
+            self._most_unseen = min(2 * self._most_unseen, _MOST_UNSEEN)
 
     def _put(self, tail: Tail) -> None:
         self._size -= tail.size

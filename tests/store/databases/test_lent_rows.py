@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import lmdb
@@ -327,6 +328,31 @@ def test_rows_that_a_trim_may_remove_wait_for_it(store: Store) -> None:
     store.engine.write_behind()
     assert store.db.lent_bytes == size > 0
     store.txn.log.clear()
+
+
+def test_it_is_looked_for_long_streams_more_seldom_where_there_are_none(store: Store) -> None:
+    keys = [f"k{number}" for number in range(50)]
+    store.txn.configure_nodes(1000, 1 << 20)
+    for key in keys:
+        store.add(key.encode(), "1-1")
+    looks = []
+    for number in range(300):
+        assert append(store, *(f"XADD {key} * f {'v' * 40}" for key in keys)) == 50
+        if store.txn.behind:
+            looks.append(number)
+            store.engine.write_behind()
+        store.txn.log.clear()
+        store.db.take_all_back()
+    assert [second - first for first, second in pairwise(looks)] == sorted(
+        second - first for first, second in pairwise(looks)
+    )
+    assert 3 < len(looks) < 8
+    long_run(store)
+    store.commit()
+    while not store.txn.behind:
+        assert append(store, *(f"XADD s * f {'v' * 40}" for _ in range(50))) == 50
+    store.engine.write_behind()
+    assert store.db.lent_bytes == 0
 
 
 def test_a_stream_that_was_taken_back_meanwhile_has_nothing_to_put(store: Store) -> None:
