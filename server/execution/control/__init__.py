@@ -1,4 +1,4 @@
-"""What commands ask of the executor: transactions, pauses, monitors, ends of waits and of connections.
+"""What commands ask of the executor: transactions and watches, pauses, monitors, ends of waits and of connections.
 
 Read `control` first.
 """
