@@ -179,7 +179,7 @@ class Server:
     def _remade(self, damage: Exception) -> None:
         """Called when the engine has made the tables again of the log, as its tail had met damage."""
         log.error("the tables were made again of the log, whose tail had met damage: %s", damage)
-        self.checkpoints.committed()
+        self.checkpoints.checkpoint_later()
 
     async def load(self, listen: Callable[[], Awaitable[None]]) -> None:
         """Load the store in slices.  When that takes long, `listen` is called, and clients are answered in between.

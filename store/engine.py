@@ -248,8 +248,7 @@ class Engine:
             for batch in batches:
                 for requests in batch.pieces():
                     recovery.execute_requests(txn, self._execute, requests)
-                    txn.log.clear()
-            txn.extension_bytes = 0
+                    txn.drop_log()
             if self.log.end.position == 0:
                 self.keeper.write_preface()
                 if self.log.end.position == 0 and txn.log_db != NO_DATABASE and self.log.end.offset:

@@ -106,7 +106,7 @@ class Checkpoints:
         return self._hold.is_on
 
     def committed(self) -> None:
-        """Have what was committed in a checkpoint soon, at once if it is much; clients have their replies already."""
+        """Have what was committed in a checkpoint soon, at once if it is much; clients of a tick have their replies."""
         engine = self._engine
         if engine.txn.behind and engine.checkpoints.last_ok:  # else there may be no space for a row
             with self._retrying("writing rows"):

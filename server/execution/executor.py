@@ -6,7 +6,8 @@
           log.write + fdatasync, once
           replies of all sessions go out
 
-No reply leaves before the tick's commit, so no client sees what a crash may take back.  A failed commit undoes what the
+No reply leaves before what it rests on is committed, so no client sees what a crash may take back: replies of reads may
+leave while the tick has changed nothing, all others leave behind its commit.  A failed commit undoes what the
 tick did to the tables, and each command that did it is answered with an error.  A command that rests on no table keeps
 its effect and its reply, see `failures.py`.  Everything runs in one thread; nothing here waits.
 """

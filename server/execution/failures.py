@@ -74,8 +74,10 @@ class Failures:
         self._reported_s: float | None = None  # when a bug was logged last
         self._unreported = 0  # bugs since then
         # a client may send a thousand such commands a second
-        self._failed = RareLine("%d commands were not done since the last such line; the last one: %s")
-        self._undone_ticks = RareLine("%d ticks were undone since the last such line; the last one: %s")
+        self._no_space = RareLine("%d commands that LMDB refused since the last such line; the last one: %s")
+        self._no_memory = RareLine("%d commands for which memory was short since the last such line; the last one: %s")
+        self._damage = RareLine("%d commands that have met damage since the last such line; the last one: %s")
+        self._undone_ticks = RareLine("%d ticks that were undone since the last such line; the last one: %s")
 
     def refused(self, command: Command, error: CommandError) -> tuple[bytes]:
         self._stats.counters(command.full_name).failed += 1
@@ -105,7 +107,7 @@ class Failures:
             self._report_bug(f"{name} failed", error)
             return self.refused(command, CommandError(f"ERR internal error: {name} failed ({type(error).__name__})"))
         if isinstance(error, lmdb.Error):
-            self._failed.note(f"{name} was undone: {error}", self._core.clock.monotonic())
+            self._no_space.note(f"{name} was undone: {error}", self._core.clock.monotonic())
             text = f"MISCONF {name} was undone, the store refused it: {error}"
         else:
             self._report_bug(f"{name} was undone", error)
@@ -124,7 +126,8 @@ class Failures:
     def _undone(self, command: Command, text: str, mark: Mark, *, has_done_nothing: bool) -> tuple[bytes]:
         """Undo a command that cannot be done, through no fault of the code; `text` is the error reply."""
         name, reason = command.full_name.decode(), text.partition(" ")[2]
-        self._failed.note(f"{name} failed: {reason}", self._core.clock.monotonic())
+        line = self._no_memory if text.startswith("OOM") else self._damage
+        line.note(f"{name} failed: {reason}", self._core.clock.monotonic())
         if not has_done_nothing:
             self.roll_back(mark)
         return self.refused(command, CommandError(text))
@@ -187,7 +190,10 @@ class Failures:
     def commit_failed(self, error: LogWriteError) -> None:
         """Turn every reply of an undone tick into an error, unless the reply is settled."""
         refusal = self._engine.refusal or Refusal.LOG_FAILED
-        self._undone_ticks.note(f"{error}; {refusal.value}", self._core.clock.monotonic())
+        if isinstance(error, UnknownOutcomeError):
+            log.warning("a tick was undone: %s; %s", error, refusal.value)
+        else:
+            self._undone_ticks.note(f"{error}; {refusal.value}", self._core.clock.monotonic())
         for report in self._events.undone:
             report()
         if isinstance(error, UnknownOutcomeError):

@@ -319,6 +319,9 @@ class FastPath:
                         run_of = None
                     self._outbox.send_early(ran)
                     unsent, begun = 0, clock()
+                    if begun >= end:
+                        self._hold_back(session, [*waiting])
+                        break
                 produced += size
                 if produced > most_output:
                     # a client that does not read must not have its pipeline executed ahead of its reading

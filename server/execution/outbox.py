@@ -1,4 +1,4 @@
-"""Sends the replies of a committed tick, to as many clients as a turn of the loop has time for.
+"""Sends the replies of a tick once they rest on nothing uncommitted, to as many clients as a turn has time for.
 
 To send a thousand readers at once that their group is gone takes 20 ms of system calls.  Clients whose turn does not
 come in time get their replies at the next turns, while other clients are read and answered; each client still gets its
@@ -29,7 +29,7 @@ _LARGE_BYTES: Final = 4 << 10
 
 
 class Outbox:
-    """The replies of one server that have been committed."""
+    """The replies of one server that may leave."""
 
     def __init__(self, core: Core, turns: Turns, events: Events) -> None:
         self.turn_s = TURN_S

@@ -31,19 +31,20 @@ _MAX_BYTES = 1 << 22
 BATCH = 64
 PUT_BATCH = 16
 PART_BYTES: Final = 1 << 16
-# Appended rows of one stream that are put there once the replies are sent, in less than a tenth of a millisecond.  All
+# Appended rows of one stream that are put there once the replies are sent, so many in a tenth of a millisecond.  All
 # that a stream gets until it is taken back takes 0.3 ms, and a client would wait for that.
 _LONG_BYTES: Final = 1 << 14
-# Where a thousand streams take turns none has so many, and it is looked for it ever more seldom.
-_MOST_UNSEEN: Final = 1 << 20
+# Where a thousand streams take turns none has so many.  So each look that finds few comes after twice as many bytes.
+_MOST_LOOK_BYTES: Final = 1 << 20
 
 
 class LentStreams:
     """The lent streams of one database."""
 
     __slots__ = (
+        "_bytes_since_look",
         "_last_key",
-        "_most_unseen",
+        "_look_bytes",
         "_put_turns",
         "_size",
         "_streams",
@@ -51,7 +52,6 @@ class LentStreams:
         "_trimming",
         "_turns",
         "_txn",
-        "_unseen",
         "max_bytes",
     )
 
@@ -62,8 +62,8 @@ class LentStreams:
         self._trimming: set[bytes] = set()  # keys of streams that were lent to entries that trim
         self.max_bytes = _MAX_BYTES  # of rows that wait
         self._size = 0  # bytes of the rows that wait
-        self._unseen = 0  # bytes that were appended since `_last_key` was noted
-        self._most_unseen = _LONG_BYTES
+        self._bytes_since_look = 0  # when `_last_key` was noted
+        self._look_bytes = _LONG_BYTES  # after so many it is noted again
         self._last_key = b""  # of the stream that the last entry of a run went to
         self._turns = Turns(self._tails, by_key=True)  # of being taken back
         self._put_turns = Turns(self._tails, by_key=True)  # of having rows put into the table
@@ -99,9 +99,9 @@ class LentStreams:
         """Append entries of `run` from `at` on to the streams that are lent; -> (count, log, IDs as bulk strings)."""
         count, size, log, ids = append(run, at, self._tails, watched, now_ms)
         self._size += size
-        self._unseen += size
-        if self._unseen >= self._most_unseen:
-            self._unseen = 0
+        self._bytes_since_look += size
+        if count and self._bytes_since_look >= self._look_bytes:
+            self._bytes_since_look = 0
             self._last_key = run.entry(at + count - 1)[0]
             self._txn.behind[self] = None
         return count, log, ids
@@ -115,9 +115,9 @@ class LentStreams:
         tail = self._tails.get(key)
         if tail is not None and tail.size >= _LONG_BYTES and self.is_for_appends(key):
             self._put(tail)
-            self._most_unseen = _LONG_BYTES
-        else:
-            self._most_unseen = min(2 * self._most_unseen, _MOST_UNSEEN)
+            self._look_bytes = _LONG_BYTES
+        elif len(self._tails) > 1:
+            self._look_bytes = min(2 * self._look_bytes, _MOST_LOOK_BYTES)
 
     def _put(self, tail: Tail) -> None:
         self._size -= tail.size

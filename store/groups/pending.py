@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
 from riverbed.store.groups.insertions import Insertions
+from riverbed.store.groups.pending_runs import NOWHERE
 from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
-from riverbed.store.tables.ranges import NOWHERE
 from riverbed.store.wire import find_delivery
 
 if TYPE_CHECKING:
@@ -214,11 +214,10 @@ class Pel(Insertions):
         return not young.batches and not young.changed
 
     def write_behind(self) -> None:
-        """Put some of what has changed into the tables; what a damaged row hides is left to the next who needs it."""
-        young, txn = self._young, self._write_txn
-        with contextlib.suppress(DamagedRowError):
-            while txn.changed_ids > FEW_CHANGED and young.changed:
-                self._write_changed(young.drain_changed(BEHIND_PART))
+        """Put some of what has changed into the tables.  The checkpoint meets a damaged row again, and reports it."""
+        if self._write_txn.changed_ids > FEW_CHANGED:
+            with contextlib.suppress(DamagedRowError):
+                self._write_changed(self._young.drain_changed(BEHIND_PART))
 
     def _write_part_now(self) -> None:
         """Write because there is much in memory, in the midst of a change."""

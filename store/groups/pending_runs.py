@@ -44,7 +44,7 @@ from riverbed.store.format.pending import (
     time_key,
 )
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
-from riverbed.store.tables.ranges import NOWHERE, require_sound_around, seek, seek_below
+from riverbed.store.tables.ranges import seek, seek_below
 
 if TYPE_CHECKING:
     import lmdb
@@ -59,6 +59,12 @@ Owners = Callable[[], Iterable[int]]
 _CHUNK: Final = 16
 # Rows changed at once, with a None for each that is no neighbour: what is made of more leaves the processor's cache.
 _ROWS: Final = 128
+# What a page has at most: rows, if each is of one entry, and bytes.
+_PAGE_ROWS: Final = 60
+_PAGE_BYTES: Final = 4096
+# No stretch of keys, and a key behind all others.
+NOWHERE: Final = (b"\xff", b"")
+_LAST_KEY: Final = b"\xff" * 32
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
 
@@ -108,13 +114,34 @@ class PendingRuns:
         return run
 
     def _require_sound_around(self, cursor: lmdb.Cursor[bytes], low: bytes) -> None:
-        """Raise DamagedRowError if rows may hide a damaged key near `low`, which was searched for and not found."""
+        """Raise DamagedRowError if rows may hide a damaged key near `low`, which was searched for and not found.
+
+        A damaged key leads searches astray, of rows that are put as well: they may stand on the wrong side of it, on
+        the same page.  None does where the keys of a page before the cursor and behind it ascend, and where those are
+        sound that differ in their groups from a neighbour, and the first and last one.  Takes 20 us at most; near `low`
+        the next searches find it done, until rows change.
+        """
         first, last = self._sound
-        if not first <= low <= last:
-            key = cursor.key()
-            self._sound = require_sound_around(cursor, self._prefix, _is_sound)
-            if key:
-                cursor.set_key(key)
+        if first <= low <= last:
+            return
+        key = cursor.key()
+        back = _rows_of_a_page(cursor.iterprev(), _PAGE_ROWS, _PAGE_BYTES)
+        begins = not cursor.key()  # with what was looked at, or before
+        room = sum(map(_size_of, back)) + _PAGE_BYTES
+        rows = _rows_of_a_page(cursor.iternext(), 2 * _PAGE_ROWS, room)
+        ends = not cursor.key()
+        width, last_at = len(self._prefix), len(rows) - 1
+        for at, (here, row) in enumerate(rows):
+            behind = rows[at + 1][0] if at < last_at else _LAST_KEY
+            if behind <= here:
+                raise DamagedRowError("the order of rows")
+            group = here[:width]
+            if at == 0 or not (behind.startswith(group) and rows[at - 1][0].startswith(group)):
+                Run.under(here, row)
+        if rows:
+            self._sound = b"" if begins else rows[0][0], _LAST_KEY if ends else rows[-1][0]
+        if key:
+            cursor.set_key(key)
 
     def _rows_with(self, order: list[bytes], at: int) -> tuple[list[tuple[bytes, bytes] | None], int]:
         """The rows of the runs in the tables that hold the pending IDs `order` from `at` on; -> them, and how far.
@@ -432,8 +459,20 @@ class PendingRuns:
             raise DamagedRowError(_IN_INDEX)
 
 
-def _is_sound(key: bytes, row: bytes) -> bool:
-    return bool(Run.under(key, row))
+def _rows_of_a_page(rows: Iterator[tuple[bytes, bytes]], most: int, most_bytes: int) -> list[tuple[bytes, bytes]]:
+    """Rows until they are `most`, or more than `most_bytes`; the cursor has no place any more if there were fewer."""
+    found: list[tuple[bytes, bytes]] = []
+    for row in rows:
+        found.append(row)
+        most_bytes -= _size_of(row)
+        if most_bytes < 0 or len(found) == most:
+            break
+    return found
+
+
+def _size_of(row: tuple[bytes, bytes]) -> int:
+    """The bytes that a row takes in its page, at least."""
+    return len(row[0]) + len(row[1])
 
 
 def _require_place(cursor: lmdb.Cursor[bytes], low: bytes) -> None:

@@ -69,7 +69,7 @@ class Log:
         self.history = History(home, self.listing, self.condition, files)
         self.writer = LogWriter(files, self.listing, self.condition)
         self.torn_tail: TornTail | None = None
-        self.follows_power_cut = False  # it was written to when the machine stopped
+        self.follows_power_cut = False  # it was written to when the machine stopped, or a sync of it has failed
         # Why the next file could not be begun when it was due; None when it could.
         self.rotate_error: str | None = None
         # How often places at the end of the log have become places of another file, while the file was begun.

@@ -136,8 +136,7 @@ def replaying(
                 report.refused += execute_requests(txn, execute, batch.requests, is_foreign=batch.time_ms is None)
             except ReplayError as error:
                 raise ReplayError(f"{batch.file} at byte {batch.start}: {error}") from error
-            txn.log.clear()
-            txn.extension_bytes = 0
+            txn.drop_log()
             size = batch.end.position - batch.start
             done += size
             uncommitted += size

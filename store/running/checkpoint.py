@@ -131,7 +131,7 @@ class Checkpoints:
         self._durability = durability
 
     def failed(self, reason: Refusal) -> None:
-        """Note that LMDB has not committed a checkpoint, or not durably."""
+        """Note that LMDB has not committed a checkpoint, or not durably, or could not be given the rows for one."""
         self.last_ok = False
         self._refusals.tables_failed(reason)
 

@@ -9,6 +9,7 @@ A kill loses nothing, because the operating system still has the written pages. 
 page on the disk without the pages that it points to.  Commit 41 is whole then, because LMDB reuses none of its pages
 before 42 is the older commit of the two.  So a mark, a file beside the tables, names the boot of the machine in which
 the tables were opened.  If the machine has booted since, the older meta page counts, and the log has the later commits.
+The mark says so as well, in place of the boot, when a sync has failed.
 
 Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits, see `tools/columns/pages.py`.
 """

@@ -5,9 +5,7 @@ This module knows keys and cursors, but no streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice, takewhile
-from operator import ge
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from riverbed.store.errors import DamagedRowError
@@ -27,10 +25,6 @@ _CHUNK: Final = 1024
 # Values without keys take 70 ns each instead of 100.  The end of the range in a chunk of them is found one by one.
 _VALUES_CHUNK: Final = 128
 _UNLIMITED: Final = 1 << 62
-# More small rows than a page has.
-_PAGE_ROWS: Final = 55
-# A stretch of keys in which there is none.
-NOWHERE: Final = (b"\xff", b"")
 # The memory that a row takes besides its value: the key, and the objects around both.
 _ROW_BYTES: Final = 64
 
@@ -235,28 +229,6 @@ def seek_below(cursor: AnyCursor, past: bytes) -> bool:
     if is_there and bytes(cursor.key()) >= past:
         raise _out_of_order()
     return is_there
-
-
-def require_sound_around(
-    cursor: lmdb.Cursor[bytes], prefix: bytes, is_sound: Callable[[bytes, bytes], bool]
-) -> tuple[bytes, bytes]:
-    """Raise DamagedRowError unless the keys are sound a page before the cursor and behind it; -> from where to where.
-
-    A damaged key leads searches astray, of rows that are put as well: they may stand on the wrong side of it, and hide
-    it.  None does where keys ascend, and where the first and the last one with `prefix` and those beside them are
-    sound: `is_sound` says so of a key and its row.  Takes 15 us, and moves the cursor.
-    """
-    for _ in islice(cursor.iterprev(values=False), _PAGE_ROWS):
-        pass
-    keys = list(islice(cursor.iternext(values=False), 2 * _PAGE_ROWS))
-    if any(map(ge, keys, keys[1:])):
-        raise _out_of_order()
-    own = [number for number, key in enumerate(keys) if key.startswith(prefix)]
-    for edge in (*own[:1], *own[-1:]):
-        for key in keys[max(edge - 1, 0) : edge + 2]:
-            if not cursor.set_key(key) or not is_sound(*cursor.item()):
-                raise _out_of_order()
-    return (keys[0], keys[-1]) if keys else NOWHERE
 
 
 def _out_of_order() -> DamagedRowError:

@@ -591,34 +591,41 @@ def flip_key_in_use(store: Store, table: str, number: int, at: int) -> None:
             found = data.find(key + row, found + 1)
 
 
-@pytest.mark.parametrize("at", [1, 12, 15])
-@pytest.mark.parametrize("command", ["XACK s g {}", "XCLAIM s g Carol 0 {} JUSTID"])
+@pytest.mark.parametrize("at", [1, 7, 12, 15])
+@pytest.mark.parametrize("command", ["XACK s {} {}", "XCLAIM s {} Carol 0 {} JUSTID"])
 def test_a_row_that_is_written_beside_a_damaged_key_hides_no_pending_entry(
     tmp_path: Path, at: int, command: str
 ) -> None:
-    """To write runs anew changes the way on which LMDB looks for their places, and may put them before the damage."""
-    runs = 30
+    """To write runs again changes the way on which LMDB looks for their places, and may put them before the damage."""
+    runs, groups = 12, ("g", "h", "i")
     store = Store(tmp_path / "sound")
-    store.fill(b"s", 2 * runs)
-    store.run("XGROUP", "CREATE", "s", "g", "0")
-    for number in range(runs):
-        store.run("XREADGROUP", "GROUP", "g", ("Alice", "Bob")[number % 2], "COUNT", "2", "STREAMS", "s", ">")
+    store.fill(b"s", 2 * runs + 4)
+    for group in groups:
+        store.run("XGROUP", "CREATE", "s", group, "0")
+        for number in range(runs):
+            store.run("XREADGROUP", "GROUP", group, ("Alice", "Bob")[number % 2], "COUNT", "2", "STREAMS", "s", ">")
     store.checkpoint()
     store.engine.close()
     met = 0
-    for damaged in range(runs):
+    for damaged in range(len(groups) * runs):
         directory = tmp_path / str(damaged)
         shutil.copytree(store.directory, directory)
         found = Store(directory)
         flip_key_in_use(found, "pel", damaged, at)
-        for number in range(runs):
+        for number in range(len(groups) * runs):
             if number != damaged:
                 with contextlib.suppress(DamagedRowError):
-                    found.run("XACK", "s", "g", f"{2 * number + 2}-0")
+                    found.run("XACK", "s", groups[number // runs], f"{2 * (number % runs) + 2}-0")
                     found.engine.write_part()
-        for entry_id in (f"{2 * damaged + 1}-0", f"{2 * damaged + 2}-0"):
+        for group in groups:
+            for consumer in ("Alice", "Bob"):
+                with contextlib.suppress(DamagedRowError):
+                    found.run("XREADGROUP", "GROUP", group, consumer, "COUNT", "2", "STREAMS", "s", ">")
+                    found.engine.write_part()
+        group, first = groups[damaged // runs], 2 * (damaged % runs) + 1
+        for entry_id in (f"{first}-0", f"{first + 1}-0"):
             try:
-                reply = found.run(*command.format(entry_id).split())
+                reply = found.run(*command.format(group, entry_id).split())
             except DamagedRowError:
                 met += 1
             else:

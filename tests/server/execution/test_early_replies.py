@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from riverbed.server.execution.fast_path import EARLY_BYTES
 from riverbed.store.engine import Engine
+from tests.support.in_process import PassingClock
 from tests.support.ticks import Ticks, in_loop
 
 _ENTRIES = 100
@@ -117,5 +119,26 @@ def test_a_commit_that_fails_takes_back_no_reply_that_has_left(tmp_path: Path, m
         tick.ticks.files.forgive()
         assert await tick.ticks.ask(tick.clients[1], "XLEN s") == [b":100\r\n"]
         tick.ticks.close()
+
+    in_loop(body())
+
+
+def test_a_tick_ends_in_time_however_many_replies_have_left(tmp_path: Path) -> None:
+    """Each look at the clock takes a millisecond here, and each reply leaves by itself."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, clock=PassingClock(), checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        client.send(*(f"XADD s 1-{number + 1} f {_VALUE}" for number in range(_ENTRIES)))
+        while ticks.engine.txn.databases[0].size == 0 or not client.session.is_idle:
+            await ticks.settle()
+        client.replies()
+        counts = [0]
+        client.send(*[_READ] * 40)
+        while sum(counts) < 40:
+            await asyncio.sleep(0)
+            counts.append(len(client.replies()))
+        assert 0 < max(counts) <= 3
+        ticks.close()
 
     in_loop(body())

@@ -490,11 +490,11 @@ def test_a_command_that_finds_no_memory_is_undone_and_is_no_bug(
     [
         (
             lmdb.MapFullError("the map is full"),
-            "{} commands were not done since the last such line; the last one: xlen was",
+            "{} commands that LMDB refused since the last such line; the last one: xlen was",
         ),
         (
             DamagedRowError("the row x"),
-            "{} commands were not done since the last such line; the last one: xlen failed: the",
+            "{} commands that have met damage since the last such line; the last one: xlen failed: the",
         ),
     ],
     ids=["no space", "damage"],
@@ -532,7 +532,7 @@ def test_ticks_that_are_undone_are_logged_once_a_minute(tmp_path: Path, caplog: 
             ticks.engine.check_space()
             ticks.executor.gate.refresh()
         assert caplog.text.count("undone") == 1
-        assert "1 ticks were undone since the last such line; the last one: " in caplog.text
+        assert "1 ticks that were undone since the last such line; the last one: " in caplog.text
         ticks.close()
 
     in_loop(body())

@@ -330,7 +330,20 @@ def test_rows_that_a_trim_may_remove_wait_for_it(store: Store) -> None:
     store.txn.log.clear()
 
 
-def test_it_is_looked_for_long_streams_more_seldom_where_there_are_none(store: Store) -> None:
+def test_a_run_that_is_not_taken_ends_no_tick_however_much_came_since_the_last_look(store: Store) -> None:
+    store.txn.configure_nodes(1000, 1 << 20)
+    for key in (b"s", b"o"):
+        store.add(key, "1-1")
+    for _ in range(20):
+        assert append(store, *(f"XADD s * f {'v' * 40}" for _ in range(50))) == 50
+    store.commit()
+    store.engine.write_behind()
+    assert append(store, "XADD new * f v", "XADD o * f v") == 0
+    assert append(store, "XADD o * f v", "XADD o * f v") == 2
+    store.txn.log.clear()
+
+
+def test_looks_for_long_streams_are_rare_where_there_are_none(store: Store) -> None:
     keys = [f"k{number}" for number in range(50)]
     store.txn.configure_nodes(1000, 1 << 20)
     for key in keys:

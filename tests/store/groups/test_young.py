@@ -13,10 +13,12 @@ from riverbed.store.databases.database import DATABASE_COUNT
 from riverbed.store.databases.transaction import FEW_CHANGED as FEW_STREAMS
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.log_lines import encode_command
+from riverbed.store.format.pending import group_prefix
 from riverbed.store.groups import pending as pending_entries
+from riverbed.store.groups.pending_runs import NOWHERE
 from riverbed.store.groups.view import GroupsView
 from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
-from riverbed.store.ids import MAX_ID
+from riverbed.store.ids import MAX_ID, pack_id
 from riverbed.store.tables.transaction import PART
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
@@ -588,3 +590,34 @@ def test_what_a_damaged_row_hides_is_not_lost_behind_the_replies(acknowledged: S
         store.engine.checkpoint()
     store.txn.lmdb.put(key, row, db=pel)
     assert pending(store) == list(range(FEW_CHANGED + 3, MAX_CHANGED + 1))
+
+
+def test_what_a_log_brings_is_no_change_of_the_tick_behind_it(store: Store) -> None:
+    """A read would be taken for a command that has changed something, and be undone when it fails."""
+    store.fill(b"s", 4)
+    store.deliver(b"s", 4)
+    store.run("XACK", "s", "g", "2-0")
+    store.crash()
+    store.run("XACK", "s", "g", "3-0")
+    store.commit()
+    store.engine.rollback(store.clock.now_ms)
+    assert store.txn.is_unchanged_since(store.txn.mark())
+
+
+@pytest.mark.parametrize("entry_id", ["0-1", "1-0", "9-0", "99-0"])
+def test_keys_around_what_is_not_pending_are_looked_at_once(store: Store, entry_id: str) -> None:
+    store.fill(b"s", 9)
+    store.deliver(b"s", 9)
+    store.run("XACK", "s", "g", "2-0", "5-0", "1-0", "9-0")
+    store.checkpoint()
+    group = store.groups().get(b"g")
+    assert group is not None
+    assert store.run("XACK", "s", "g", entry_id) == 0
+    first, last = group.pel._sound
+    assert first <= group_prefix(group.group_no) + pack_id(sid(entry_id)) <= last
+    for number in range(1, 100):
+        assert store.run("XACK", "s", "g", f"0-{number}") == 0
+    assert group.pel._sound == (first, last)
+    assert store.run("XACK", "s", "g", "3-0") == 1
+    store.checkpoint()
+    assert group.pel._sound == NOWHERE
