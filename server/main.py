@@ -147,6 +147,11 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
             return f"{config.dir} is of another version of Riverbed: {error}"
         case StoreError():
             return f"{config.dir} cannot be opened: {error}"
+        case lmdb.MapFullError():
+            return (
+                f"{config.dir} cannot be opened: the tables have no room for what the log has beyond them; start with a"
+                " larger lmdb-map-size"
+            )
         case lmdb.Error():
             return f"{config.dir} cannot be opened: LMDB says {error}; `riverbed check {config.dir}` shows more"
     detail = os.strerror(error.errno) if error.errno else str(error)

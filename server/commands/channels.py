@@ -121,8 +121,9 @@ class Channels:
         return subscribers if isinstance(subscribers, (dict, tuple)) else (subscribers,)
 
     def count(self, name: bytes) -> int:
+        """How many subscribers a name has; of several, one that is closing may still count."""
         subscribers = self._subscribers.get(name, ())
-        return len(subscribers) if isinstance(subscribers, (dict, tuple)) else 1
+        return len(subscribers) if isinstance(subscribers, (dict, tuple)) else int(not subscribers.closing)
 
 
 class Patterns(Channels):

@@ -11,11 +11,12 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from riverbed.server.config.config import Config
 from riverbed.server.config.settings import SETTINGS
-from riverbed.server.main import _allow_descriptors
+from riverbed.server.main import _allow_descriptors, _explained
 from riverbed.server.version import IS_COMPILED, VERSION
 from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer, free_port
 from tests.support.trees import tree
@@ -185,6 +186,12 @@ def test_a_log_file_that_is_moved_away_is_begun_again(start_riverbed: StartRiver
         client.ask("BGREWRITEAOF")
         until(lambda: log.exists() and "rewrit" in log.read_text(), "a line in the new file")
     assert "rewrit" not in moved.read_text()
+
+
+def test_a_start_for_which_the_tables_have_no_room_names_the_setting() -> None:
+    config = Config.load(["--dir", "here"])
+    assert _explained(lmdb.MapFullError("mdb_put"), config).endswith("; start with a larger lmdb-map-size")
+    assert "LMDB says mdb_put" in _explained(lmdb.DiskError("mdb_put"), config)
 
 
 def test_damaged_log_is_told_with_file_and_offset(start_riverbed: StartRiverbed, tmp_path: Path) -> None:

@@ -206,8 +206,7 @@ def reset(request: Request) -> str:
     session.db = request.db = request.txn.databases[0]
     session.resp = 2
     session.names.set_client(b"")
-    session.replies_off = False
-    session.skip_replies = 0
+    session.replies_off = False  # a reply that is to be skipped is the one to RESET
     session.spare(False)
     session.no_touch = False
     default = request.context.users.default

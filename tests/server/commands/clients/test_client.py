@@ -139,6 +139,8 @@ def test_tracking_is_refused(client: RawClient) -> None:
         ("PING; CLIENT REPLY OFF; PING; NONSENSE; CLIENT REPLY ON; ECHO a", [b"+PONG\r\n", b"+OK\r\n", b"$1\r\na\r\n"]),
         ("CLIENT REPLY SKIP; PING; ECHO a", [b"$1\r\na\r\n"]),
         ("CLIENT REPLY SKIP; NONSENSE; ECHO a", [b"$1\r\na\r\n"]),
+        ("CLIENT REPLY SKIP; RESET; ECHO a", [b"$1\r\na\r\n"]),
+        ("CLIENT REPLY OFF; RESET; ECHO a", [b"+RESET\r\n", b"$1\r\na\r\n"]),
         ("CLIENT REPLY OFF; CLIENT REPLY SKIP; PING; CLIENT REPLY ON; ECHO a", [b"+OK\r\n", b"$1\r\na\r\n"]),
         ("CLIENT REPLY OFF; CLIENT REPLY NONSENSE; RESET; ECHO a", [b"+RESET\r\n", b"$1\r\na\r\n"]),
         ("CLIENT REPLY SKIP; XADD k 1-1 f v; XLEN k", [b":1\r\n"]),

@@ -80,6 +80,8 @@ def test_who_has_gone_gets_no_message_and_counts_for_no_publisher(tmp_path: Path
         assert left(ticks, command) > 0
         await ticks.settle()
         assert other.replies()[-1] == b":0\r\n"
+        if command == "SUBSCRIBE":
+            assert await ticks.ask(other, "PUBSUB NUMSUB k0") == [b"*2\r\n$2\r\nk0\r\n:0\r\n"]
         assert gone.replies() == []
         gone.leave()
         await ticks.settle()
