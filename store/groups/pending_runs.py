@@ -59,9 +59,10 @@ Owners = Callable[[], Iterable[int]]
 _CHUNK: Final = 16
 # Rows changed at once, with a None for each that is no neighbour: what is made of more leaves the processor's cache.
 _ROWS: Final = 128
-# What a page has at most: rows, if each is of one entry, and bytes.
+# How much is looked at on each side of a place: as many rows as a page has, if each is of one entry, and the bytes of
+# several pages, as rows of many entries soon fill one.
 _PAGE_ROWS: Final = 60
-_PAGE_BYTES: Final = 4096
+_LOOK_BYTES: Final = 64 << 10
 # No stretch of keys, and a key behind all others.
 NOWHERE: Final = (b"\xff", b"")
 _LAST_KEY: Final = b"\xff" * 32
@@ -117,17 +118,17 @@ class PendingRuns:
         """Raise DamagedRowError if rows may hide a damaged key near `low`, which was searched for and not found.
 
         A damaged key leads searches astray, of rows that are put as well: they may stand on the wrong side of it, on
-        the same page.  None does where the keys of a page before the cursor and behind it ascend, and where those are
-        sound that differ in their groups from a neighbour, and the first and last one.  Takes 20 us at most; near `low`
-        the next searches find it done, until rows change.
+        the same page or beside it.  None does where the keys of some rows before the cursor and behind it ascend, and
+        where those are sound that differ in their groups from a neighbour, and the first and last one.  Takes 20 us, or
+        twice as long where runs are long; near `low` the next searches find it done, until rows change.
         """
         first, last = self._sound
         if first <= low <= last:
             return
         key = cursor.key()
-        back = _rows_of_a_page(cursor.iterprev(), _PAGE_ROWS, _PAGE_BYTES)
+        back = _rows_of_a_page(cursor.iterprev(), _PAGE_ROWS, _LOOK_BYTES)
         begins = not cursor.key()  # with what was looked at, or before
-        room = sum(map(_size_of, back)) + _PAGE_BYTES
+        room = sum(map(_size_of, back)) + _LOOK_BYTES
         rows = _rows_of_a_page(cursor.iternext(), 2 * _PAGE_ROWS, room)
         ends = not cursor.key()
         width, last_at = len(self._prefix), len(rows) - 1
