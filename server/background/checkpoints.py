@@ -108,7 +108,7 @@ class Checkpoints:
     def committed(self) -> None:
         """Have what was committed in a checkpoint soon, at once if it is much; clients of a tick have their replies."""
         engine = self._engine
-        if engine.txn.behind and engine.checkpoints.last_ok:  # else there may be no space for a row
+        if engine.txn.overfull and engine.checkpoints.last_ok:  # else there may be no space for a row
             with self._retrying("writing rows"):
                 engine.write_behind()
         if self._most_parts is not None:

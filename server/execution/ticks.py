@@ -51,9 +51,7 @@ class Turns(Ticks, Protocol):
 class Events:
     """Functions to call when something happens; `server/assembly.py` fills the lists."""
 
-    tick_over: list[Callable[[], None]] = field(
-        default_factory=list
-    )  # a tick was committed or undone; no reply is out but early ones
+    tick_over: list[Callable[[], None]] = field(default_factory=list)  # a tick ends; only early replies are out
     committed: list[Callable[[], None]] = field(default_factory=list)  # a tick was, and its replies are out
     undone: list[Callable[[], None]] = field(default_factory=list)  # a tick was
     disconnected: list[Callable[[Session], None]] = field(default_factory=list)

@@ -103,7 +103,7 @@ class LentStreams:
         if count and self._bytes_since_look >= self._look_bytes:
             self._bytes_since_look = 0
             self._last_key = run.entry(at + count - 1)[0]
-            self._txn.behind[self] = None
+            self._txn.overfull[self] = None
         return count, log, ids
 
     def write_behind(self) -> None:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
 from riverbed.store.groups.insertions import Insertions
-from riverbed.store.groups.pending_runs import NOWHERE
 from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
+from riverbed.store.tables.ranges import NOWHERE
 from riverbed.store.wire import find_delivery
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ class Pel(Insertions):
         if not self._young.change(packed, delivery):
             self._write_part_now()
         elif txn.changed_ids > FEW_CHANGED:
-            txn.behind[self] = None
+            txn.overfull[self] = None
 
     def write_young(self) -> None:
         """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""

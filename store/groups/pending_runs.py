@@ -44,7 +44,7 @@ from riverbed.store.format.pending import (
     time_key,
 )
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
-from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.tables.ranges import NOWHERE, require_place, seek, seek_below, sound_stretch
 
 if TYPE_CHECKING:
     import lmdb
@@ -59,13 +59,6 @@ Owners = Callable[[], Iterable[int]]
 _CHUNK: Final = 16
 # Rows changed at once, with a None for each that is no neighbour: what is made of more leaves the processor's cache.
 _ROWS: Final = 128
-# How much is looked at on each side of a place: as many rows as a page has, if each is of one entry, and the bytes of
-# several pages, as rows of many entries soon fill one.
-_PAGE_ROWS: Final = 60
-_LOOK_BYTES: Final = 64 << 10
-# No stretch of keys, and a key behind all others.
-NOWHERE: Final = (b"\xff", b"")
-_LAST_KEY: Final = b"\xff" * 32
 # After more than this many dead runs in a row, the next living run is looked up in the consumers' own lists.
 _MAX_DEAD: Final = 64
 
@@ -110,39 +103,12 @@ class PendingRuns:
             if not key.startswith(self._prefix):
                 run = None
         if run is None or not run.first <= packed_id <= run.last:
-            _require_place(cursor, self._prefix + packed_id)
-            self._require_sound_around(cursor, self._prefix + packed_id)
+            low = self._prefix + packed_id
+            require_place(cursor, low, Run.under)
+            first, last = self._sound
+            if not first <= low <= last:
+                self._sound = sound_stretch(cursor, len(self._prefix), Run.under)
         return run
-
-    def _require_sound_around(self, cursor: lmdb.Cursor[bytes], low: bytes) -> None:
-        """Raise DamagedRowError if rows may hide a damaged key near `low`, which was searched for and not found.
-
-        A damaged key leads searches astray, of rows that are put as well: they may stand on the wrong side of it, on
-        the same page or beside it.  None does where the keys of some rows before the cursor and behind it ascend, and
-        where those are sound that differ in their groups from a neighbour, and the first and last one.  Takes 20 us, or
-        twice as long where runs are long; near `low` the next searches find it done, until rows change.
-        """
-        first, last = self._sound
-        if first <= low <= last:
-            return
-        key = cursor.key()
-        back = _rows_of_a_page(cursor.iterprev(), _PAGE_ROWS, _LOOK_BYTES)
-        begins = not cursor.key()  # with what was looked at, or before
-        room = sum(map(_size_of, back)) + _LOOK_BYTES
-        rows = _rows_of_a_page(cursor.iternext(), 2 * _PAGE_ROWS, room)
-        ends = not cursor.key()
-        width, last_at = len(self._prefix), len(rows) - 1
-        for at, (here, row) in enumerate(rows):
-            behind = rows[at + 1][0] if at < last_at else _LAST_KEY
-            if behind <= here:
-                raise DamagedRowError("the order of rows")
-            group = here[:width]
-            if at == 0 or not (behind.startswith(group) and rows[at - 1][0].startswith(group)):
-                Run.under(here, row)
-        if rows:
-            self._sound = b"" if begins else rows[0][0], _LAST_KEY if ends else rows[-1][0]
-        if key:
-            cursor.set_key(key)
 
     def _rows_with(self, order: list[bytes], at: int) -> tuple[list[tuple[bytes, bytes] | None], int]:
         """The rows of the runs in the tables that hold the pending IDs `order` from `at` on; -> them, and how far.
@@ -210,7 +176,7 @@ class PendingRuns:
         dead = 0
         size = 2  # most queries are for a few entries
         if seek(cursor := self._rows("pel"), low):
-            _require_place(cursor, low)
+            require_place(cursor, low, Run.under)
         while seek(cursor := self._rows("pel"), low):
             # other code may move the cursor before the caller asks this generator for the next run
             chunk = list(islice(cursor.iternext(), size))
@@ -269,7 +235,7 @@ class PendingRuns:
         cursor = self._rows("pel")
         if not seek(cursor, low):
             return [], True
-        _require_place(cursor, low)
+        require_place(cursor, low, Run.under)
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
             self._require_order(low, found)
@@ -308,7 +274,7 @@ class PendingRuns:
         cursor = self._rows("pel")
         past = group_prefix(self._group_no + 1)
         if seek(cursor, past):
-            _require_place(cursor, past)
+            require_place(cursor, past, Run.under)
             Run.under(*cursor.item())
             found = cursor.prev()
         else:
@@ -458,36 +424,3 @@ class PendingRuns:
             return
         if not self._txn.cursor("pel_by_time").set_key(time_key(self._group_no, run)):
             raise DamagedRowError(_IN_INDEX)
-
-
-def _rows_of_a_page(rows: Iterator[tuple[bytes, bytes]], most: int, most_bytes: int) -> list[tuple[bytes, bytes]]:
-    """Rows until they are `most`, or more than `most_bytes`; the cursor has no place any more if there were fewer."""
-    found: list[tuple[bytes, bytes]] = []
-    for row in rows:
-        found.append(row)
-        most_bytes -= _size_of(row)
-        if most_bytes < 0 or len(found) == most:
-            break
-    return found
-
-
-def _size_of(row: tuple[bytes, bytes]) -> int:
-    """The bytes that a row takes in its page, at least."""
-    return len(row[0]) + len(row[1])
-
-
-def _require_place(cursor: lmdb.Cursor[bytes], low: bytes) -> None:
-    """Raise DamagedRowError unless the cursor, which stands where `low` leads, is behind all that is below `low`.
-
-    A flipped bit in a key of a row or of the tree above leads past rows, or to rows that are below: then the row before
-    is damaged, or one of the two is on the wrong side.
-    """
-    key = cursor.key()
-    if key and key < low:
-        raise DamagedRowError("the order of rows")
-    if cursor.prev() if key else cursor.last():
-        Run.under(*cursor.item())
-        if cursor.key() >= low:
-            raise DamagedRowError("the order of rows")
-    if key:
-        cursor.set_key(key)

@@ -78,7 +78,7 @@ class Dirty(Protocol):
         """Put about a millisecond's worth of the changed rows into their tables; -> whether these were all."""
 
 
-class Behind(Protocol):
+class Overfull(Protocol):
     """An object that has much in memory which the next commands would have to put into its tables."""
 
     def write_behind(self) -> None:
@@ -122,7 +122,7 @@ class Transaction:
         self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
         self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
-        self.behind: dict[Behind, None] = {}  # what `write_behind` is to ask, in this order
+        self.overfull: dict[Overfull, None] = {}  # what `write_behind` is to ask, in this order
         self.grown: set[int] = set()  # streams, by number, that have closed a node; see `databases/alignment.py`
         self.observers: list[Observer] = []
         self.leftovers: list[dict[Any, Any]] = []  # objects that nothing uses any more; see `leave`
@@ -169,7 +169,7 @@ class Transaction:
         self._changed_at = _NO_CHANGE
         self.young_ids = self.changed_ids = self.copied_bytes = 0
         self.dirty.clear()
-        self.behind.clear()
+        self.overfull.clear()
         self.grown.clear()
         self.lose_observers()
         self._load_meta()
@@ -262,7 +262,7 @@ class Transaction:
         if self.tables.failure is not None:
             raise lmdb.Error(self.tables.failure)
         self.write_back()
-        self.behind.clear()
+        self.overfull.clear()
         self._store_meta(position, synced)
         self.lmdb.commit()
         if is_synced:
@@ -296,9 +296,9 @@ class Transaction:
 
         A client that sends the next pipeline then finds a server that has time for it.
         """
-        behind = list(self.behind)
-        self.behind.clear()
-        for thing in behind:
+        overfull = list(self.overfull)
+        self.overfull.clear()
+        for thing in overfull:
             thing.write_behind()
 
     def write_oldest_back(self, count: int) -> None:
@@ -374,7 +374,7 @@ class Transaction:
         self.drop_log()
 
     def drop_log(self) -> None:
-        """Begin the list of logged commands again: they come from a log."""
+        """Begin the list of logged commands again: a log has them."""
         self.log.clear()
         self.extension_bytes = 0
         self._changed_at = _NO_CHANGE

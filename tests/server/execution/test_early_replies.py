@@ -90,7 +90,7 @@ def test_no_reply_behind_a_change_leaves_before_it_is_committed(
     in_loop(body())
 
 
-def test_who_is_sent_more_than_replies_waits_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_is_sent_messages_too_waits_for_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         tick = _Tick(tmp_path, monkeypatch)
         await tick.fill()

@@ -351,7 +351,7 @@ def test_looks_for_long_streams_are_rare_where_there_are_none(store: Store) -> N
     looks = []
     for number in range(300):
         assert append(store, *(f"XADD {key} * f {'v' * 40}" for key in keys)) == 50
-        if store.txn.behind:
+        if store.txn.overfull:
             looks.append(number)
             store.engine.write_behind()
         store.txn.log.clear()
@@ -362,7 +362,7 @@ def test_looks_for_long_streams_are_rare_where_there_are_none(store: Store) -> N
     assert 3 < len(looks) < 8
     long_run(store)
     store.commit()
-    while not store.txn.behind:
+    while not store.txn.overfull:
         assert append(store, *(f"XADD s * f {'v' * 40}" for _ in range(50))) == 50
     store.engine.write_behind()
     assert store.db.lent_bytes == 0
@@ -389,6 +389,6 @@ def test_rows_that_cannot_be_put_behind_the_replies_are_in_the_log(
     with pytest.raises(lmdb.MapFullError):
         store.engine.write_behind()
     assert store.engine.refusal is Refusal.MAP_FULL
-    assert not store.txn.behind
+    assert not store.txn.overfull
     assert store.stream().length == 501
     assert store.violations() == []

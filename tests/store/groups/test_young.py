@@ -15,10 +15,10 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.pending import group_prefix
 from riverbed.store.groups import pending as pending_entries
-from riverbed.store.groups.pending_runs import NOWHERE
 from riverbed.store.groups.view import GroupsView
 from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
 from riverbed.store.ids import MAX_ID, pack_id
+from riverbed.store.tables.ranges import NOWHERE
 from riverbed.store.tables.transaction import PART
 from riverbed.store.tables.view import OpenView
 from tests.support.in_process import HandClock, Product, answer
@@ -547,7 +547,7 @@ def acknowledged(store: Store) -> Store:
     store.deliver(b"s", MAX_CHANGED)
     store.checkpoint()
     for number in range(1, FEW_CHANGED + 3):
-        assert len(store.txn.behind) == (number > FEW_CHANGED + 1)
+        assert len(store.txn.overfull) == (number > FEW_CHANGED + 1)
         store.run("XACK", "s", "g", f"{number}-0")
     store.commit()
     return store
@@ -558,7 +558,7 @@ def test_some_changes_beyond_a_few_are_written_behind_the_replies(acknowledged: 
     store.engine.write_behind()
     assert store.txn.changed_ids == FEW_CHANGED + 2 - BEHIND_PART
     assert store.count("pel") < before
-    assert not store.txn.behind
+    assert not store.txn.overfull
     assert pending(store) == list(range(FEW_CHANGED + 3, MAX_CHANGED + 1))
     store.crash()
     assert pending(store) == list(range(FEW_CHANGED + 3, MAX_CHANGED + 1))
@@ -569,7 +569,7 @@ def test_what_was_to_be_written_behind_the_replies_may_be_written_or_gone(acknow
     store = acknowledged
     if then == "CHECKPOINT":
         store.checkpoint()
-        assert not store.txn.behind
+        assert not store.txn.overfull
     else:
         store.run(*then.split())
     store.commit()

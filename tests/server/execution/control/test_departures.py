@@ -1,4 +1,4 @@
-"""Clients that go and leave very many names: these are forgotten bit by bit, and nobody hears of it."""
+"""Clients that go and leave very many names: these are forgotten bit by bit, and no other client notices."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ def test_other_clients_are_served_meanwhile(tmp_path: Path, command: str) -> Non
 
 @pytest.mark.parametrize("command", KINDS)
 @pytest.mark.parametrize("how", ["leaves", "is killed"])
-def test_who_has_gone_gets_no_message_and_counts_for_no_publisher(tmp_path: Path, command: str, how: str) -> None:
+def test_a_client_that_has_gone_gets_no_message_and_counts_for_no_publisher(
+    tmp_path: Path, command: str, how: str
+) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
         gone, other = await listening(ticks, command), ticks.connect()
@@ -93,7 +95,7 @@ def test_who_has_gone_gets_no_message_and_counts_for_no_publisher(tmp_path: Path
 
 
 @pytest.mark.parametrize("command", KINDS)
-def test_who_shares_a_name_with_a_client_that_goes_keeps_it(tmp_path: Path, command: str) -> None:
+def test_a_client_keeps_a_name_that_it_shares_with_one_that_goes(tmp_path: Path, command: str) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
         gone, stays, other = await listening(ticks, command), ticks.connect(), ticks.connect()
