@@ -29,7 +29,7 @@ from riverbed.server.stopping import Stopping
 from riverbed.server.tls.tls import Tls
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, LogWriteError
-from riverbed.store.options import Fsync, Options
+from riverbed.store.options import Fsync, Options, map_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -58,7 +58,8 @@ def open_server(config: Config, directory: Path, clock: Clock | None = None, fil
     clock = clock or SystemClock()
     options = Options(
         fsync=Fsync(config.appendfsync),
-        map_bytes=config.lmdb_map_size,
+        quota_bytes=config.lmdb_map_size,
+        map_bytes=map_for(config.lmdb_map_size),
         segment_bytes=config.log_segment_bytes,
         load_truncated=config.aof_load_truncated,
         reserve_bytes=config.disk_reserve_bytes,

@@ -6,7 +6,9 @@ import enum
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+# What LMDB may map takes address space only.
 DEFAULT_MAP_BYTES: Final = 1 << 40
+_HEADROOM: Final = 1 << 28
 
 
 class Clock(Protocol):
@@ -32,7 +34,8 @@ class Options:
     """The settings of an engine.  Sizes are in bytes."""
 
     fsync: Fsync = Fsync.ALWAYS
-    map_bytes: int = DEFAULT_MAP_BYTES
+    quota_bytes: int = DEFAULT_MAP_BYTES  # of pages with rows
+    map_bytes: int = DEFAULT_MAP_BYTES  # of these and of all others in the tables' file
     segment_bytes: int = 1 << 30
     load_truncated: bool = True
     reserve_bytes: int = 64 << 20
@@ -40,3 +43,12 @@ class Options:
     node_max_bytes: int = 4096
     # The log continues the log of another server, also after a start.
     is_replica: bool = False
+
+
+def map_for(quota_bytes: int) -> int:
+    """The bytes that LMDB is to map for tables with up to `quota_bytes` of pages with rows.
+
+    A commit writes each changed page to another place, and the old one is free two commits later: changes of very many
+    streams take three times as much as their rows.  When the map is full not even a deletion can be committed.
+    """
+    return max(quota_bytes, min(4 * quota_bytes + _HEADROOM, DEFAULT_MAP_BYTES))

@@ -243,8 +243,8 @@ class Settings:
     )
     lmdb_map_size = Memory(
         Section.DATA,
-        Options.map_bytes,
-        "Most that the tables may grow to; takes address space only.",
+        Options.quota_bytes,
+        "Most that the rows may take; below a terabyte the file of the tables may be four times as large.",
         minimum=16 * _MB,
         maximum=1 << 46,
         at_start=True,

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from riverbed.store.engine import Engine
 
 MISCONF: Final = {
-    Refusal.DISK_NEARLY_FULL: "MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need "
-    "space are refused until there is some again; reading, deleting and trimming go on.",
+    Refusal.DISK_NEARLY_FULL: "MISCONF The disk is nearly full. Commands that need space are refused until there is "
+    "some again; reading, deleting and trimming go on.",
+    Refusal.MAP_NEARLY_FULL: "MISCONF The tables have nearly reached lmdb-map-size. Commands that need space are "
+    "refused until there is some again, or a restart with a larger one; reading, deleting and trimming go on.",
     Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
     Refusal.MAP_FULL: "MISCONF The tables have reached lmdb-map-size. Writes are refused until there is room again, "
     "or a restart with a larger one; reads go on.",

@@ -174,7 +174,7 @@ class FullSync:
     async def _make_tables(self) -> None:
         """Have a process replay what comes, until little is left.  Raises WorkerError."""
         options, txn = self._engine.options, self._engine.txn
-        arguments = [self._directory, options.map_bytes]
+        arguments = [self._directory, options.map_bytes, options.quota_bytes]
         arguments += [txn.node_max_entries, txn.node_max_bytes]
         # the process's end is news, too: the primary may have nothing to send, or be left waiting
         worker = Worker(self._tasks, replication_worker.MODULE, *arguments, on_end=self._news.set, is_urgent=True)

@@ -45,7 +45,7 @@ _NICENESS: Final = 5
 def work(server: Server) -> None:
     """Replay as the server asks."""
     directory, *numbers = sys.argv[1:]
-    map_bytes, node_entries, node_bytes = map(int, numbers)
+    map_bytes, quota_bytes, node_entries, node_bytes = map(int, numbers)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     try:
@@ -53,7 +53,7 @@ def work(server: Server) -> None:
         try:
             txn = WriteTxn(tables)
             txn.node_max_entries, txn.node_max_bytes = node_entries, node_bytes
-            _serve(server, Path(directory) / LOG_DIRECTORY, txn)
+            _serve(server, Path(directory) / LOG_DIRECTORY, txn, quota_bytes)
         finally:
             tables.close()
     except lmdb.MapFullError:
@@ -61,10 +61,12 @@ def work(server: Server) -> None:
     server.say(closed=True)
 
 
-def _serve(server: Server, home: Path, txn: WriteTxn) -> None:
+def _serve(server: Server, home: Path, txn: WriteTxn, quota_bytes: int) -> None:
     while "replay" in (order := server.listen()):
         end = LogPosition(*order["replay"])
         _replay(home, txn, end)
+        if txn.tables.used_bytes(txn.lmdb) > quota_bytes:
+            raise StoreError(NO_ROOM)
         server.say(at=end)
     txn.abort()
 

@@ -255,11 +255,10 @@ class Space(NamedTuple):
     """The space that LMDB takes, in bytes of its file.
 
     `used_bytes` are in pages with rows.  Most other pages are free and are used before the file grows beyond
-    `file_bytes`, which never exceeds `map_bytes`.  `oldest_reader` is how many transactions ago the oldest open reader
-    began: pages freed since then are not reused before it ends.  `tables` has the rows and bytes of each table.
+    `file_bytes`.  `oldest_reader` is how many transactions ago the oldest open reader began: pages freed since then are
+    not reused before it ends.  `tables` has the rows and bytes of each table.
     """
 
-    map_bytes: int
     file_bytes: int
     used_bytes: int
     readers: int
@@ -284,7 +283,6 @@ def space(txn: WriteTxn) -> Space:
         sizes[name] = stat["entries"], stat["psize"] * pages
     page_bytes = stat["psize"]
     return Space(
-        info["map_size"],
         (info["last_pgno"] + 1) * page_bytes,
         sum(size for _, size in sizes.values()),
         len(began),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # The bytes of pages that a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
+_NEARLY_FULL: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.MAP_NEARLY_FULL))
 
 
 class Space:
@@ -31,9 +32,9 @@ class Space:
 
     @property
     def reserve_bytes(self) -> int:
-        """The bytes that are kept free: at most an eighth of the disk and of the map.  Raises OSError."""
+        """The bytes that are kept free: at most an eighth of the disk and of the quota.  Raises OSError."""
         options = self._options
-        return min(options.reserve_bytes, self._files.total_bytes(self._directory) >> 3, options.map_bytes >> 3)
+        return min(options.reserve_bytes, self._files.total_bytes(self._directory) >> 3, options.quota_bytes >> 3)
 
     @property
     def is_due(self) -> bool:
@@ -71,21 +72,22 @@ class Space:
         """-> why writes are refused from now on; `refusal` is the present reason.
 
         After a write that failed and was undone, for any reason, writes are tried again when there is space.  The disk
-        may be short of space, or the tables may be near `map_bytes`.  If free space cannot be measured, nothing
+        may be short of space, or the tables may be near `quota_bytes`.  If free space cannot be measured, nothing
         changes, and the next batch measures again.
         """
-        map_bytes = self._options.map_bytes
         try:
-            room = min(self._files.free_bytes(self._directory), map_bytes - txn.tables.used_bytes(txn.lmdb))
+            disk = self._files.free_bytes(self._directory)
+            quota = self._options.quota_bytes - txn.tables.used_bytes(txn.lmdb)
             reserve = self.reserve_bytes
         except (OSError, lmdb.Error):
             return refusal
         self._unchecked_bytes = 0
         self._most_unchecked_bytes = reserve >> 4
         # the pages that the next checkpoint will write count as written
-        free = room - _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes
+        free = min(disk, quota) - _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes
         if refusal in UNTIL_A_RESTART:
             return refusal
         if free < reserve:
-            return refusal or Refusal.DISK_NEARLY_FULL
+            nearly = Refusal.DISK_NEARLY_FULL if disk <= quota else Refusal.MAP_NEARLY_FULL
+            return nearly if refusal is None or refusal in _NEARLY_FULL else refusal
         return refusal if free < reserve + (reserve >> 2) else None

@@ -420,10 +420,10 @@ def test_a_full_map_undoes_the_write_and_keeps_all_before_it(open_store: OpenSto
     assert store.dump() == expected
 
 
-def test_a_map_that_is_nearly_full_still_lets_entries_go_and_has_room_again_then(open_store: OpenStore) -> None:
-    store = open_store(map_bytes=2 << 20, reserve_bytes=1 << 20)
+def test_tables_that_are_nearly_full_still_let_entries_go_and_has_room_again_then(open_store: OpenStore) -> None:
+    store = open_store(quota_bytes=2 << 20, reserve_bytes=1 << 20)
     count = fill_the_map(store, heed=True)
-    assert (store.engine.refusal, count > 400) == (Refusal.DISK_NEARLY_FULL, True)
+    assert (store.engine.refusal, count > 400) == (Refusal.MAP_NEARLY_FULL, True)
     store.checkpoint()
     trimming.trim(store.stream(), Trim(Strategy.MAXLEN, 10))
     store.checkpoint()

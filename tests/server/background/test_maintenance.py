@@ -20,8 +20,8 @@ from tests.support.waiting import until_true
 
 OK = b"+OK\r\n"
 NEARLY_FULL = (
-    b"-MISCONF The disk, or the room of lmdb-map-size, is nearly full. Commands that need space are refused until "
-    b"there is some again; reading, deleting and trimming go on.\r\n"
+    b"-MISCONF The disk is nearly full. Commands that need space are refused until there is some again; reading, "
+    b"deleting and trimming go on.\r\n"
 )
 
 

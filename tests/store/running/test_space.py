@@ -22,3 +22,26 @@ def test_writes_are_refused_before_the_disk_is_full_and_allowed_when_it_is_well_
         assert store.engine.refusal is refusal, free
     files.free = None
     store.engine.close()
+
+
+def test_rows_near_the_quota_are_told_from_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = Store(tmp_path, files=files, reserve_bytes=10_000)
+    store.fill(b"s", 5000)
+    store.checkpoint()
+    used = store.txn.tables.used_bytes(store.txn.lmdb)
+    for quota, free, refusal in (
+        (used + 10_001, 1 << 30, None),
+        (used + 9_999, 1 << 30, Refusal.MAP_NEARLY_FULL),
+        (used + 12_499, 1 << 30, Refusal.MAP_NEARLY_FULL),
+        (used + 12_499, 9_999, Refusal.DISK_NEARLY_FULL),
+        (used - 1, 9_999, Refusal.MAP_NEARLY_FULL),
+        (used + 12_500, 12_500, None),
+    ):
+        store.options.quota_bytes, files.free = quota, free
+        store.engine.check_space()
+        assert store.engine.refusal is refusal, (quota - used, free)
+    store.options.quota_bytes = 40_000  # an eighth of it is the reserve then
+    assert store.engine.space.reserve_bytes == 5_000
+    files.free = None
+    store.engine.close()
