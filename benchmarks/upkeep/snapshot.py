@@ -50,6 +50,7 @@ def answer(rig: Rig) -> Answer:
         (
             "From the command to the end, start of the process included.",
             "Flat out, a PING waits its turn behind the pipelines of the 50 clients, snapshot or not.",
+            "The process that takes the snapshot runs when a processor has nothing else to do.",
         ),
     )
 
