@@ -99,6 +99,8 @@ NATIVE = Extension(
     depends=[*map(str, Path("src/riverbed/store/wire/c").glob("*.h"))],
     optional=True,
     py_limited_api=True,
+    # Otherwise a function outside of the limited API is found out when the module is loaded, and it is not used then.
+    extra_compile_args=["-Werror=implicit-function-declaration"],
 )
 
 if can_compile():

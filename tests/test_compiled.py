@@ -89,6 +89,8 @@ def _module(path: Path) -> str:
         ("del rows[one() :]", []),
         ("raise LogError() from error", ["1: raise ... from"]),
         ("raise LogError() from None", []),
+        ("def f():\n    try: g()\n    except E:\n        yield h()", ["3: a yield inside of except"]),
+        ("def f():\n    try: yield g()\n    except E: h()\n    yield h()", []),
         ("rows = (look(key) for key in keys)", ["1: a generator expression that is kept"]),
         ("most = max(look(key) for key in keys)", []),
         ("if __name__ == '__main__':\n    main()", ["1: __name__ is asked for"]),

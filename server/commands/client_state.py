@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.transaction import Namespace
-    from riverbed.store.wire import Requests
+    from riverbed.store.wire import Mix, Request, Requests, Run
 
 # Memory of a word besides its bytes: the object and its place in a list; and memory of the list.
 _WORD_BYTES: Final = 48
@@ -86,7 +86,7 @@ class Transaction:
 
     def __init__(self, account: Account) -> None:
         self._account = account
-        self.queued: list[list[bytes]] | None = None  # None outside of MULTI
+        self.queued: Requests | None = None  # None outside of MULTI
         self.queued_bytes = 0
         self.has_failed = False  # a command was refused, so EXEC will be refused
         self.only_reads = True  # all queued commands do
@@ -107,10 +107,17 @@ class Transaction:
 
     def queue(self, argv: list[bytes], *, only_reads: bool) -> None:
         """Keep a command for EXEC; whether it only reads."""
-        assert self.queued is not None
         self.only_reads = self.only_reads and only_reads
-        self.queued.append(argv)
-        size = request_bytes(argv)
+        self._add(argv, request_bytes(argv))
+
+    def queue_run(self, run: Run | Mix) -> None:
+        """Keep a run of XADDs, or a mix with XACKs, for EXEC."""
+        self.only_reads = False
+        self._add(run, run.chunk_size + _RUN_ENTRY_BYTES * len(run))
+
+    def _add(self, request: Request, size: int) -> None:
+        assert self.queued is not None
+        self.queued.append(request)
         self.queued_bytes += size
         self._account.grow(size)
 

@@ -55,23 +55,27 @@ class FastCommand:
 FastCommands = dict[bytes | type[Run] | type[Mix] | type[Claims] | type[Ranges], FastCommand]
 
 
-def fast_commands(stats: Stats) -> FastCommands:
-    """The fast path's table, with upper-case and lower-case names; other spellings take the slow path.
-
-    Runs of XADD, mixes with XACK, claims, and ranges are under their class, which stands in the place of their name.
-    """
+def append_commands(stats: Stats) -> FastCommands:
+    """The commands for runs of XADD and mixes with XACK, under their class, which stands in the place of a name."""
     load_commands()
     xadd = COMMANDS[b"XADD"]
     of_xadd = stats.counters(xadd.full_name)
     of_mixes = MixCounters(of_xadd, stats.counters(COMMANDS[b"XACK"].full_name))
-    xclaim = COMMANDS[b"XCLAIM"]
-    xrange = COMMANDS[b"XRANGE"]
-    plain: FastCommands = {
-        Claims: FastCommand(xclaim, stats.counters(xclaim.full_name), run_handler=claim_each),
-        Ranges: FastCommand(xrange, stats.counters(xrange.full_name), run_handler=xrange_each),
+    return {
         Run: FastCommand(xadd, of_xadd, run_handler=xadd_run),
         Mix: FastCommand(xadd, of_mixes, run_handler=partial(add_and_ack, of_mixes)),
     }
+
+
+def fast_commands(stats: Stats) -> FastCommands:
+    """The fast path's table, with upper-case and lower-case names; other spellings take the slow path.
+
+    Runs of XADD, mixes with XACK, claims, and ranges are under their class.
+    """
+    plain = append_commands(stats)
+    xclaim, xrange = COMMANDS[b"XCLAIM"], COMMANDS[b"XRANGE"]
+    plain[Claims] = FastCommand(xclaim, stats.counters(xclaim.full_name), run_handler=claim_each)
+    plain[Ranges] = FastCommand(xrange, stats.counters(xrange.full_name), run_handler=xrange_each)
     for name, command in COMMANDS.items():
         if not command.subcommands and not command.flags & _SLOW:
             plain[name] = plain[name.lower()] = FastCommand(command, stats.counters(command.full_name))

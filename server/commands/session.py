@@ -69,7 +69,8 @@ class Session:
     """A client's state between its requests.
 
     `is_plain` is False when the executor must take its slow path for this client (not authenticated, a user that may
-    not do everything, inside MULTI, replies switched off, blocked, subscribed ...); `refresh` derives it.
+    not do everything, inside MULTI, replies switched off, blocked, subscribed ...); `queues_runs` is True when it must
+    only because of MULTI.  `refresh` derives both.
     """
 
     __slots__ = (
@@ -108,6 +109,7 @@ class Session:
         "out",
         "paused",
         "peer",
+        "queues_runs",
         "replies_off",
         "resp",
         "rights",
@@ -168,7 +170,7 @@ class Session:
         # replies of this tick, in order, one element a request or a run of them
         self.out: list[bytes] = []
         self._closing = False
-        self.is_plain = False
+        self.is_plain = self.queues_runs = False
         # closing, or not reading its replies: look at it after each tick
         self.attention = False
         self.send: Callable[[bytes], None]  # hands replies over to be sent
@@ -184,7 +186,7 @@ class Session:
         The fast path stops too: otherwise it would run fast commands without the MULTI or SELECT before them.
         """
         self._closing = True
-        self.is_plain = False
+        self.is_plain = self.queues_runs = False
         self.attention = True
 
     def be(self, user: Login) -> None:
@@ -206,11 +208,10 @@ class Session:
 
     def refresh(self) -> None:
         """Derive what depends on several of the fields above; call it after changing one."""
-        self.is_plain = (
+        is_plain = (
             not self._closing
             and self.authenticated
             and self.may_do_all
-            and self.transaction.queued is None
             and not self.replies_off
             and not self.skip_replies
             and not self.is_monitor
@@ -218,6 +219,8 @@ class Session:
             and not self.is_confined
             and not self.must_wait
         )
+        self.queues_runs = is_plain and self.transaction.queued is not None
+        self.is_plain = is_plain and not self.queues_runs
         self.attention = bool(self._closing or self.congested or self.is_held or self.long_reply)
 
     def spare(self, on: bool) -> None:

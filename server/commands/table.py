@@ -118,7 +118,11 @@ class Command:
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     bare: Command | None = None  # without its optional words, if it only reads then
     full_name: bytes = field(init=False)  # `xadd`, `xgroup|create`: how error texts and statistics spell it
-    is_for_clients: bool = field(init=False)  # the flag costs a microsecond to look at
+    # To look at a flag costs half a microsecond.
+    is_for_clients: bool = field(init=False)
+    is_immediate: bool = field(init=False)
+    is_guarded: bool = field(init=False)
+    allows_multi: bool = field(init=False)
     rests_on_tables: bool = field(init=False)  # a failed commit takes back what its reply says
     only_reads: bool = field(init=False)
     administers: bool = field(init=False)
@@ -126,6 +130,9 @@ class Command:
     def __post_init__(self) -> None:
         self.full_name = self.name.lower().replace(b" ", b"|")
         self.is_for_clients = Flag.LOG_ONLY not in self.flags
+        self.is_immediate = Flag.IMMEDIATE in self.flags
+        self.is_guarded = Flag.GUARDED in self.flags
+        self.allows_multi = Flag.NO_MULTI not in self.flags
         self.only_reads = Flag.READONLY in self.flags
         self.administers = Flag.ADMIN in self.flags
         self.rests_on_tables = bool(self.flags & (Flag.WRITE | Flag.READONLY | Flag.SHOWS_TABLES))

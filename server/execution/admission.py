@@ -12,12 +12,14 @@ from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Settled
+from riverbed.store.wire import Mix
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.control.watches import Watches
     from riverbed.server.execution.gate import Gate
+    from riverbed.store.wire import Request, Requests
 
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
@@ -66,9 +68,9 @@ class Admission:
             denial = denial_of(self._core, session, command, argv, in_transaction=in_transaction)
             if denial is not None:
                 raise CommandError(text_of(denial))
-        if flags & Flag.GUARDED and not self._allows_debug(session):
+        if command.is_guarded and not self._allows_debug(session):
             raise CommandError(DEBUG_NOT_ALLOWED)
-        if in_transaction and flags & Flag.NO_MULTI:
+        if in_transaction and not command.allows_multi:
             raise CommandError(NOT_IN_MULTI)
         if session.is_replica and flags & (Flag.WRITE | Flag.READONLY):
             raise CommandError(REPLICA_AND_KEYS)
@@ -78,13 +80,18 @@ class Admission:
         who = self._config.enable_debug_command
         return who == "yes" or (who == "local" and _is_local(session.peer.address))
 
-    def check_queued(self, session: Session, queued: list[list[bytes]]) -> None:
+    def check_queued(self, session: Session, queued: Requests) -> None:
         """Raise CommandError when the gate refuses one of these queued commands by now, so that none of them runs."""
-        for argv in queued:
+        reason = None
+        for request in queued:
             try:
-                self.check(session, client_command(argv), argv, is_allowed=True)  # EXEC looks at each again
+                for argv in _one_of_each(request):
+                    self.check(session, client_command(argv), argv, is_allowed=True)  # EXEC looks at each again
             except CommandError as error:
-                raise CommandError(EXECABORT_BECAUSE % error.text) from error
+                reason = error.text
+                break
+        if reason is not None:
+            raise CommandError(EXECABORT_BECAUSE % reason)
 
     def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
         """The error line of a request that is refused before it runs."""
@@ -100,6 +107,14 @@ class Admission:
         if command is not None:
             self._stats.counters(command.full_name).rejected += 1
         return Settled(error_line(error.text))
+
+
+def _one_of_each(request: Request) -> list[list[bytes]]:
+    """A request, or one of each command in neighbours: what refuses one refuses the others."""
+    if isinstance(request, list):
+        return [request]
+    adds = request.adds if isinstance(request, Mix) else None
+    return [request.request(0)] if adds is None else [request.request(0), adds.request(0)]
 
 
 def _is_local(address: str) -> bool:

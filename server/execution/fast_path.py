@@ -20,7 +20,7 @@ from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import Block, FirstReplies, LongReply
 from riverbed.store.errors import StateLostError
 from riverbed.store.tables.transaction import Mark
-from riverbed.store.wire import Mix, Run, split_bulks
+from riverbed.store.wire import Mix, Run, behind, split_bulks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -184,6 +184,7 @@ class FastPath:
         most_output = self._clients.most_output
         record = self._calls.timing.record
         run_slowly = self._slow_path.run
+        queue_run = self._slow_path.queue_run
         longest_run = self.longest_run
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
         run_of: FastCommand | None = None
@@ -207,7 +208,11 @@ class FastPath:
                 entry = plain.get(argv[0])
                 if entry is None or not entry.least_words <= len(argv) <= entry.most_words:
                     if not isinstance(argv, list):
-                        count += _take_one_by_one(session, argv, requests, waiting)
+                        if session.queues_runs and argv[0] in self.commands and queue_run(session, argv):
+                            session.commands_processed += len(argv) - 1
+                            count += len(argv) - 1
+                        else:
+                            count += _take_one_by_one(session, argv, requests, waiting)
                         continue
                     if run_of is not None:
                         record(request, run_of, run_count, clock() - begun)
@@ -359,13 +364,7 @@ def _take_next_alone(
 
     -> how many more requests these are, with those that are done.
     """
-    left: Requests = []
-    if isinstance(run, Mix):
-        left.extend(run.requests(done))
-    else:
-        left.append(run.request(done))
-        if done + 1 < len(run):
-            left.append(run.rest(done + 1))
+    left = behind(run, done)
     at = len(requests) - length_hint(waiting)
     requests[at:at] = left
     more = done + len(left) - 1

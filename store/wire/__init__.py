@@ -57,6 +57,7 @@ __all__ = [
     "Run",
     "Tail",
     "append",
+    "behind",
     "change_runs",
     "count_of",
     "expand_one",
@@ -197,6 +198,16 @@ Requests = list[Request]
 def count_of(requests: Sequence[Request]) -> int:
     """How many requests these are, those of runs among them."""
     return sum([1 if isinstance(one, list) else len(one) for one in requests])
+
+
+def behind(run: Neighbours, done: int) -> Requests:
+    """The request behind the first `done` of neighbours, by itself, and what is left of them."""
+    if isinstance(run, Mix):
+        return [*run.requests(done)]
+    left: Requests = [run.request(done)]
+    if done + 1 < len(run):
+        left.append(run.rest(done + 1))
+    return left
 
 
 def words_of(requests: Sequence[Request]) -> list[list[bytes]]:

@@ -5,6 +5,7 @@ changed class attributes, bases that are interpreted.  A build or an import says
 
     rest[f() :]                       calls `f` twice where `rest` is a memoryview or a Sequence
     raise X from error                leaves `__cause__` None
+    except X: yield                   leaves X as the context of the next errors, whatever they are, and in memory
     rows = (f(key) for key in keys)   calls `f` for all of them at once: it is a list
     copy.copy(instance)               fails for instances of compiled classes
     weakref.ref(instance)             fails for them as well
@@ -49,6 +50,8 @@ def traps_in_compiled(source: str) -> Iterator[str]:
                     yield f"{node.lineno}: a call inside a slice"
             case ast.Raise(cause=ast.expr() as cause) if not isinstance(cause, ast.Constant):
                 yield f"{node.lineno}: raise ... from"
+            case ast.ExceptHandler() if any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(node)):
+                yield f"{node.lineno}: a yield inside of except"
             case ast.Assign(targets=[ast.Name()], value=ast.GeneratorExp()) | ast.Return(value=ast.GeneratorExp()):
                 yield f"{node.lineno}: a generator expression that is kept"
             case ast.Compare(left=ast.Name(id="__name__")):

@@ -24,7 +24,7 @@ EXEC_WITHOUT_MULTI: Final = "ERR EXEC without MULTI"
 DISCARD_WITHOUT_MULTI: Final = "ERR DISCARD without MULTI"
 
 # One to two milliseconds: 2 us each.
-_KEYS_A_SLICE: Final = 500
+_KEYS_A_SLICE = 500
 
 _FLAGS: Final = Flag.NOSCRIPT | Flag.LOADING | Flag.STALE
 

@@ -18,19 +18,22 @@ def make_atomic(logged: list[bytes], mark: int) -> None:
         logged.append(_EXEC)
 
 
-def _put_multi(logged: list[bytes], mark: int) -> bool:
-    """Put MULTI before line `mark` if several commands follow, and no MULTI yet; -> whether it was put there."""
+def _put_multi(logged: list[bytes], mark: int, *, has_runs: bool = False) -> bool:
+    """Put MULTI before line `mark` if several commands follow, and no MULTI yet; -> whether it was put there.
+
+    Where it `has_runs`, one of the lines is several commands.
+    """
     if logged[mark : mark + 1] and logged[mark].startswith(_SELECT):
         mark += 1  # a file of the log begins with SELECT, whatever follows
     is_first = True
     for at in range(mark, len(logged)):
         if logged[at].startswith((b"#", _SELECT)):
             continue
-        if not is_first:
+        if is_first and logged[at] == _MULTI:
+            return False
+        if has_runs or not is_first:
             logged.insert(mark, _MULTI)
             return True
-        if logged[at] == _MULTI:
-            return False
         is_first = False
     return False
 
@@ -40,6 +43,7 @@ class LoggedTransaction:
 
     def __init__(self, txn: WriteTxn, mark: int) -> None:
         self.is_long = False  # it has ended a turn
+        self.has_runs = False  # a line of it may be several commands
         self._txn = txn
         self._mark = mark
         self._first = mark  # of the lines of this turn
@@ -49,17 +53,20 @@ class LoggedTransaction:
         """Join the lines of this turn, so that the commit has few to join."""
         self.is_long = True
         txn = self._txn
-        self._is_begun = self._is_begun or _put_multi(txn.log, self._mark)
+        self._is_begun = self._is_begun or self._put_multi()
         if self._is_begun:
             self._join(self._first)
             self._first = len(txn.log)
 
     def end(self) -> None:
         """The last command has run."""
-        if self._is_begun or _put_multi(self._txn.log, self._mark):
+        if self._is_begun or self._put_multi():
             self._txn.log.append(_EXEC)
             if self.is_long:
                 self._join(self._mark)
+
+    def _put_multi(self) -> bool:
+        return _put_multi(self._txn.log, self._mark, has_runs=self.has_runs)
 
     def _join(self, first: int) -> None:
         """Join the lines from this one on."""

@@ -108,5 +108,6 @@ class Pauses:
 def _writes(session: Session, command: Command) -> bool:
     """Whether a command writes, or is the EXEC of a write; Sentinel's orders are a transaction without one."""
     if command.name == b"EXEC":
-        return any(client_command(argv).flags & Flag.WRITE for argv in session.transaction.queued or ())
+        queued = session.transaction.queued or ()
+        return any(not isinstance(argv, list) or client_command(argv).flags & Flag.WRITE for argv in queued)
     return bool(command.flags & Flag.WRITE)

@@ -180,8 +180,9 @@ class TransactionReplies:
         self._view = None if view is None else view.hold()
         self._may_restart = may_restart
         self._left = self._room = LONG_BYTES + count * _BYTES_A_COMMAND
-        self._parts: list[bytes | range | LongReply] = []  # one for each command; a range is of bytes in the file
+        self._parts: list[bytes | range | LongReply] = []  # a range is of bytes in the file
         self._lasting: list[bool] = []  # whether a failed commit leaves the part true
+        self._counts: dict[int, int] = {}  # of the commands whose replies are part number so and so, unless it is one
         self._from_view = 0
         self._spool: _Spool | None = None
 
@@ -203,9 +204,9 @@ class TransactionReplies:
         """Whether a failed commit leaves any of them true."""
         return any(self._lasting)
 
-    def add(self, wire: bytes, *, lasts: bool) -> None:
-        """Add the reply to the next command; it `lasts` when it rests on no table.  Raises SpoolError."""
-        self.added += 1
+    def add(self, wire: bytes, *, lasts: bool, count: int = 1) -> None:
+        """Add the replies to the next `count` commands; they `last` when these rest on no table.  Raises SpoolError."""
+        self.added += count
         self._lasting.append(lasts)
         # a short lasting reply stays in memory, so that an error of the file never answers a command whose effect stays
         if len(wire) <= self._left or (lasts and len(wire) <= _SHORT_BYTES):
@@ -213,6 +214,8 @@ class TransactionReplies:
             self._parts.append(wire)
         else:
             self._spool_all((wire,))
+        if count > 1:
+            self._counts[len(self._parts) - 1] = count
 
     def add_long(self, reply: LongReply, *, lasts: bool) -> None:
         """As `add`, for a reply in pieces: they go to the file now, unless the view has them when they are sent."""
@@ -257,7 +260,9 @@ class TransactionReplies:
         if not self.has_lasting:
             return wire
         mixture = Mixture(wire)
-        mixture.lasting = [part if lasts else None for part, lasts in zip(parts, self._lasting, strict=True)]
+        mixture.lasting = []
+        for number, part in enumerate(parts):
+            mixture.lasting += [part] if self._lasting[number] else [None] * self._counts.get(number, 1)
         return mixture
 
     def undone(self, line: bytes) -> Reply | None:
@@ -271,7 +276,9 @@ class TransactionReplies:
             if self._spool is not None:
                 self._spool.flush()
         self._replace_undone(line)
-        self._parts += [line] * (self._count - len(self._parts))
+        in_parts = len(self._parts) + sum(self._counts.values()) - len(self._counts)
+        self._parts.append(line * (self._count - in_parts))
+        self._lasting.append(True)
         self._from_view = 0  # the parts are bytes, or in the file
         self._left = self._room - sum(len(part) for part in self._parts if isinstance(part, bytes))
         return self.reply()
@@ -284,8 +291,8 @@ class TransactionReplies:
                 continue
             if isinstance(part, LongReply):
                 part.close()
-            self._parts[number] = line
-        self._lasting = [True] * self._count
+            self._parts[number] = line * self._counts.get(number, 1)
+        self._lasting = [True] * len(self._parts)
 
     def _pieces(self, head: bytes) -> Generator[bytes, None, None]:
         self._parts.reverse()

@@ -7,12 +7,13 @@ that is there in the middle of the transaction only.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.logins import denial_of
-from riverbed.server.commands.dispatch import client_command
+from riverbed.server.commands.dispatch import append_commands, client_command
 from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
@@ -24,8 +25,9 @@ from riverbed.server.execution.control.transaction_replies import (
     ViewNeededError,
 )
 from riverbed.server.protocol.encode import encode, error_line
-from riverbed.server.protocol.replies import NULL_ARRAY, LongReply, Settled
+from riverbed.server.protocol.replies import NULL_ARRAY, FirstReplies, LongReply, Settled
 from riverbed.store.errors import StateLostError
+from riverbed.store.wire import behind, count_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.stats.stats import CommandCounters
     from riverbed.store.tables.view import View
+    from riverbed.store.wire import Neighbours, Requests
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."
 NO_ROOM: Final = "ERR EXEC was undone: {}"
@@ -58,7 +61,6 @@ _BECAUSE: Final = {
 TURN_NS = 5_000_000
 _NEVER: Final = 1 << 62
 _CHECKED: Final = 1000  # commands whose right to run is checked in one turn
-_DONE: Final[list[bytes]] = []
 
 
 def _exec() -> Command:
@@ -82,6 +84,7 @@ class Transactions:
         self._failures = calls.failures
         self._watches = watches
         self._monitors = monitors
+        self._appends = append_commands(core.stats)
 
     def execute(self, request: Request) -> Reply:
         """Run what the session has queued; the log shows it as one transaction, between MULTI and EXEC.
@@ -100,20 +103,20 @@ class Transactions:
         only_reads = session.transaction.only_reads and not session.transaction.has_failed
         try:
             replies = self._collect_replies(session, None, may_restart=only_reads)
-            try:
+            with contextlib.suppress(ViewNeededError):
                 return (yield from self._execute(request, replies, keeps_queue=only_reads))
-            except ViewNeededError:
-                view = yield from wait_for_view()
-                noted = replies.added  # are counted already
-                replies = self._collect_replies(session, view, may_restart=False)
-                return (yield from self._execute(request, replies, noted, keeps_queue=True))
+            view = yield from wait_for_view()
+            noted = replies.added  # are counted already
+            replies = self._collect_replies(session, view, may_restart=False)
+            return (yield from self._execute(request, replies, noted, keeps_queue=True))
         except CommandError as error:  # none of it has been done
             return (Settled(self._failures.refused(_exec(), error)[0]),)
         finally:
-            self.discard(session)
+            if session.transaction.queued is not None:
+                self.discard(session)
 
     def _collect_replies(self, session: Session, view: View | None, *, may_restart: bool) -> TransactionReplies:
-        count = len(session.transaction.queued or ())
+        count = count_of(session.transaction.queued or ())
         return TransactionReplies(self._engine, self.space, count, view, may_restart=may_restart)
 
     def _execute(self, request: Request, replies: TransactionReplies, noted: int = 0, *, keeps_queue: bool) -> Work:
@@ -128,6 +131,7 @@ class Transactions:
             if queued is None:
                 replies.release()
                 return (Settled(encode(NULL_ARRAY, request.session.resp)),)
+            count = count_of(queued)
             if self._gate.refuses_writes:
                 yield from self._check_queued(request.session, queued)
             if not keeps_queue:
@@ -161,7 +165,7 @@ class Transactions:
             failed = self._failures.fault(_exec(), error, mark)
             undone = self._answer_undone(replies, failed[0])
             return failed if undone is None else undone
-        self._stats.commands_processed += len(queued)
+        self._stats.commands_processed += count
         return reply
 
     def _answer_undone(self, replies: TransactionReplies, line: bytes) -> Reply:
@@ -179,7 +183,7 @@ class Transactions:
             replies.release()
         return reply
 
-    def _may_run(self, request: Request) -> list[list[bytes]] | None:
+    def _may_run(self, request: Request) -> Requests | None:
         """The queued commands, None when a watched key has changed.  Raises CommandError when one was refused."""
         session = request.session
         if session.transaction.has_failed:
@@ -189,7 +193,7 @@ class Transactions:
             return None
         return session.transaction.queued or []
 
-    def _check_queued(self, session: Session, queued: list[list[bytes]]) -> Generator[Wish, None, None]:
+    def _check_queued(self, session: Session, queued: Requests) -> Generator[Wish, None, None]:
         """Raise CommandError when one of the commands may not run by now."""
         for first in range(0, len(queued), _CHECKED):
             if first:
@@ -199,7 +203,7 @@ class Transactions:
     def _run_queued(
         self,
         request: Request,
-        queued: list[list[bytes]],
+        queued: Requests,
         replies: TransactionReplies,
         noted: int,
         logged: LoggedTransaction,
@@ -210,19 +214,29 @@ class Transactions:
         session, txn, clock = request.session, self._txn, time.perf_counter_ns
         ended = clock()
         end = ended + TURN_NS
-        for number, argv in enumerate(queued):
+        left = queued[:] if keeps_queue else queued  # the next one last: to free all at the end would take long
+        left.reverse()
+        number = 0
+        while left:
             if ended >= end:
                 self._end_turn(logged)
                 yield Wish.ALONE
                 ended = clock()
                 end = ended + TURN_NS
+            argv = left.pop()
+            if not isinstance(argv, list):
+                if session.may_do_all and not txn.follows and not self._monitors:
+                    self._append_run(request, argv, left, replies, logged)
+                else:
+                    left += argv.requests()[::-1]
+                ended = clock()
+                continue
             command = client_command(argv)
-            if not keeps_queue:
-                queued[number] = _DONE  # to free all of them at the end would take long
             request.argv = argv
             request.db = session.db
             request.room = replies.room
             counters = None if number < noted else self._stats.counters(command.full_name)
+            number += 1
             begun = ended
             if command.administers:
                 end = _NEVER
@@ -247,6 +261,27 @@ class Transactions:
                 counters.record(taken + ended - begun)
                 if self._monitors:
                     self._monitors.feed(session, command, argv)
+
+    def _append_run(
+        self, request: Request, run: Neighbours, left: Requests, replies: TransactionReplies, logged: LoggedTransaction
+    ) -> None:
+        """Run neighbours, up to an XADD that is not simple, see `Database.append_run`; the rest goes to `left`."""
+        request.db, request.argv, request.run = request.session.db, [], run
+        begun = time.perf_counter_ns()
+        entry = self._appends[run[0]]
+        reply = entry.handler(request)
+        request.run = None
+        done = len(run)
+        if reply.__class__ is FirstReplies:
+            done = reply.done
+            left += behind(run, done)[::-1]
+            wire = reply.replies
+        else:
+            wire = reply[0]
+        if done:
+            entry.counters.record_run(done, time.perf_counter_ns() - begun)
+            logged.has_runs |= wire.count(b"$") > 1  # IDs of entries: these are one line together
+            replies.add(wire, lasts=False, count=done)
 
     def _end_turn(self, logged: LoggedTransaction) -> None:
         """Do what makes a long end of a tick, before it has become much."""

@@ -208,6 +208,12 @@ mix_group(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyObject *
+mix_chunk_size(PyObject *self, void *Py_UNUSED(closure))
+{
+    return PyLong_FromSsize_t(PyBytes_Size(((const Mix *)self)->chunk));
+}
+
+static PyObject *
 mix_size(PyObject *self, void *Py_UNUSED(closure))
 {
     const Mix *mix = (const Mix *)self;
@@ -225,6 +231,7 @@ static PyGetSetDef mix_getters[] = {
     {"key", mix_key, NULL, "of the XACKs", NULL},
     {"group", mix_group, NULL, "of the XACKs", NULL},
     {"size", mix_size, NULL, "bytes of the requests", NULL},
+    {"chunk_size", mix_chunk_size, NULL, "bytes of the chunk, which the mix keeps in memory", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -53,6 +53,11 @@ class Mix:
         places = self._places()
         return places[-1][1] - places[0][0]
 
+    @property
+    def chunk_size(self) -> int:
+        """Bytes of the chunk, which the mix keeps in memory."""
+        return len(self._chunk)
+
     def _places(self) -> list[tuple[int, int]]:
         entries = [] if self.adds is None else self.adds.entries
         return sorted([(entry.start, entry.end) for entry in entries] + [(ack.start, ack.end) for ack in self._acks])

@@ -77,6 +77,11 @@ class Run:
         """Bytes of the requests."""
         return self.entries[-1].end - self.entries[0].start
 
+    @property
+    def chunk_size(self) -> int:
+        """Bytes of the chunk, which the run keeps in memory."""
+        return len(self._chunk)
+
     def requests(self) -> list[list[bytes]]:
         """The requests one by one, as lists of words."""
         return [self.request(at) for at in range(len(self))]

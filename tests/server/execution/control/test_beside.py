@@ -9,6 +9,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS, Command
-from riverbed.server.execution import sliced_commands
+from riverbed.server.execution import sliced_commands, slow_path
 from riverbed.server.execution.control import transaction_replies, transactions
 from riverbed.server.execution.control.beside import may_run_beside
 from riverbed.server.execution.slow_path import Turn
@@ -33,6 +34,7 @@ PONG = b"+PONG\r\n"
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "TURN_NS", 0)
+    monkeypatch.setattr(slow_path, "_CHUNK_PARTS", 0)  # queue no runs: no turn ends in the middle of one
 
 
 class Glances:
@@ -593,7 +595,7 @@ def test_clients_whose_requests_a_bug_beside_a_transaction_has_lost_are_cut_off(
                 raise error
             return admit(session, argv)
 
-        monkeypatch.setattr(ticks.executor.beside._slow_path, "run", run)
+        monkeypatch.setattr(ticks.executor.beside, "_slow_path", SimpleNamespace(run=run))
 
         def come(look: int) -> None:
             if look == 2:

@@ -1,0 +1,290 @@
+"""XADDs that are neighbours inside of MULTI: queued and executed as runs, they do what they would do one by one."""
+
+from __future__ import annotations
+
+import errno
+import random
+from importlib import import_module
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from riverbed.server.execution.control import transaction_replies, transactions
+from riverbed.server.protocol.native_reader import NativeReader
+from riverbed.store.databases import lent
+from riverbed.store.errors import Refusal
+from tests.support.raw import encode
+from tests.support.runs import ACKS, APPENDS, LINES, asked, bulks, outcome, same
+from tests.support.ticks import Client, Ticks, in_loop
+
+MS = 1_700_000_000_000
+OK, QUEUED = b"+OK\r\n", b"+QUEUED\r\n"
+ADDS = ["XADD s * f v", "XADD t * f v"] * 50
+
+
+@pytest.fixture(autouse=True)
+def has_native() -> None:
+    import_module("riverbed.store.wire.native")  # it must have been built
+
+
+def queued(client: Client) -> list[int]:
+    """How many commands each of the queued requests is, 0 for one that is not several."""
+    return [0 if isinstance(one, list) else len(one) for one in client.session.transaction.queued or ()]
+
+
+def test_a_run_is_queued_and_executed_as_one_and_answers_each_command(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "XADD t 1-1 f v")
+        with patch.object(lent, "append", wraps=lent.append) as append:
+            assert await ticks.ask(client, "MULTI", *ADDS) == [OK, *[QUEUED] * 100]
+            assert queued(client) == [100]
+            assert b" multi=100 " in (await ticks.ask(ticks.connect(), "CLIENT LIST"))[0]
+            [reply] = await ticks.ask(client, "EXEC")
+        assert reply == b"*100\r\n" + b"".join(bulks(*(f"{MS}-{number // 2}" for number in range(100))))
+        assert append.call_count <= 6
+        assert [len(batch) for batch in ticks.batches()] == [2, 102]
+        assert (ticks.batches()[1][0], ticks.batches()[1][-1]) == (b"MULTI", b"EXEC")
+        stats = ticks.executor.stats
+        assert (stats.counters(b"xadd").calls, stats.commands_processed) == (102, 2 + 101 + 1 + 1 + 100)
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["XADD s * f v"],
+        ["XADD s * f v"] * 2,
+        [*["XADD s * f v"] * 3, "XADD s 1-1 f v", *["XADD s * f v"] * 3],
+        ["XADD s * f v", "XADD none NOMKSTREAM * f v", "XADD s * f", "XADD s * f v"],
+        ["XLEN s", *ADDS, "XLEN s", "SELECT 1", *ADDS, "XLEN s"],
+        [*ADDS, "XADD s MAXLEN 5 * f v", *["XADD s MAXLEN ~ 3 * f v"] * 9, "XACK s g 1-1", "XADD s * f v"],
+        ["SET a 1", *ADDS],
+        [line for number in range(50) for line in ("XADD s * f v", f"XACK in g {number // 2}-1")],
+        [*ADDS, "XACK in g 1-1", "XADD t * f v", "XACK in g 2-1 3-1", "XADD s 1-1 f v", "XACK in g 5-1"],
+        ["CLIENT REPLY SKIP", *ADDS],
+        ["REPLICAOF 127.0.0.1 1", *ADDS, "REPLICAOF NO ONE", *ADDS],
+        ["ACL SETUSER default -xadd", *ADDS, "ACL SETUSER default +xadd", *ADDS],
+        ["DEL s", "XGROUP CREATE s g 0 MKSTREAM", *ADDS, "XREADGROUP GROUP g c STREAMS s >", *ADDS],
+    ],
+)
+def test_a_transaction_with_runs_does_what_its_commands_do_one_by_one(tmp_path: Path, commands: list[str]) -> None:
+    begin = ["XADD s 1-1 f v", "XGROUP CREATE in g 0 MKSTREAM", *[f"XADD in {number}-1 f v" for number in range(1, 20)]]
+    again = ["MULTI", *commands, "DISCARD", "MULTI", *commands, "EXEC", "XLEN s", "XLEN t", "XPENDING in g"]
+    begin.append("XREADGROUP GROUP g c STREAMS in >")
+    assert same(tmp_path, asked(*begin, "MULTI", *commands, "EXEC", *again))
+
+
+def test_random_transactions_do_the_same_as_their_commands_one_by_one(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
+        clients = [ticks.connect() for _ in range(3)]
+        replies: list[list[bytes]] = [[] for _ in clients]
+        for _ in range(rng.randint(2, 8)):
+            for client in rng.sample(clients, rng.randint(1, 3)):
+                chosen = rng.sample(APPENDS, rng.choice([2, 5])) + rng.sample(LINES, rng.choice([0, 0, 1]))
+                chosen += rng.choices(ACKS, k=rng.choice([0, 0, 2]))
+                lines = rng.choices(chosen, k=rng.choice([2, 20, 300]))
+                begin = rng.choice([["MULTI"], ["MULTI"], ["WATCH a", "MULTI"], []])
+                lines = [*begin, *lines, *rng.choice([["EXEC"], ["EXEC"], ["DISCARD"], []])]
+                client.send(*(line.replace("{now}", str(ticks.clock.now_ms)) for line in lines))
+            await ticks.settle()
+            for client, found in zip(clients, replies, strict=True):
+                found += client.replies()
+            ticks.check_accounts()
+            ticks.clock.now_ms += rng.choice([0, 1, 1500])
+        return replies
+
+    for seed in range(30):
+        directory = tmp_path / str(seed)
+        assert same(directory, lambda ticks, seed=seed: scenario(ticks, random.Random(seed)))
+
+
+@pytest.mark.parametrize("where", [0, -1])
+@pytest.mark.parametrize("why", ["commit", "room"])
+def test_what_fails_takes_back_each_command_of_a_run_and_leaves_what_rests_on_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, where: int
+) -> None:
+    if why == "room":
+        for name in ("LONG_BYTES", "_BYTES_A_COMMAND", "MAX_SPOOLED_BYTES"):
+            monkeypatch.setattr(transaction_replies, name, 0)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        if why == "commit":
+            ticks.files.fail("write", errno.ENOSPC)
+        acks = [line for number in range(10) for line in (ADDS[0], f"XACK s g {number}-1")]
+        commands = [*ADDS, *acks, "SELECT 1", *ADDS]
+        commands.insert(0 if where == 0 else len(commands), "PING")
+        client.send("MULTI", *commands, "EXEC")
+        await ticks.settle()
+        reply = client.replies()[-1]
+        lines = reply.removeprefix(b"*222\r\n").split(b"\r\n")[:-1]
+        assert lines.pop(where) == b"+PONG"
+        error = b"-MISCONF" if why == "commit" else b"-ERR EXEC was undone"
+        assert (len(lines), {line[: len(error)] for line in lines}) == (221, {error, b"+OK"})
+        assert await ticks.ask(client, "SELECT 0", "XLEN s", "XLEN t") == [OK, b":1\r\n", b":0\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_what_wakes_others_is_seen_behind_the_transaction_alone(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[list[bytes]]:
+        reader, watcher, client = ticks.connect(), ticks.connect(), ticks.connect()
+        reader.send("XREAD BLOCK 0 STREAMS s $")
+        await ticks.ask(watcher, "WATCH t", "MULTI", "PING")
+        replies = await ticks.ask(client, "MULTI", *ADDS, "EXEC")
+        return [replies, reader.replies(), await ticks.ask(watcher, "EXEC")]
+
+    replies, read, watched = same(tmp_path, scenario)
+    assert read[0].count(b"-0\r\n") == 1
+    assert watched == [b"*-1\r\n"]
+    assert replies[-1].startswith(b"*100\r\n")
+
+
+def test_monitors_are_shown_each_command_of_a_run(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> int:
+        client, monitor = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "MULTI", *ADDS)
+        await ticks.ask(monitor, "MONITOR")
+        await ticks.ask(client, "EXEC")
+        return sum(b'"XADD"' in line for line in monitor.replies())
+
+    assert same(tmp_path, scenario) == 100
+
+
+@pytest.mark.parametrize(
+    ("commands", "is_refused"),
+    [
+        (ADDS, True),
+        (["XACK in g 1-1", *ADDS, "XACK in g 2-1"], True),
+        (["XADD s * f v", "XACK in g 1-1"], True),
+        (["XACK in g 1-1", "XACK in g 2-1"], False),
+    ],
+)
+def test_neighbours_are_refused_as_a_whole_where_a_command_of_them_is_by_now(
+    tmp_path: Path, commands: list[str], is_refused: bool
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XGROUP CREATE in g 0 MKSTREAM", "MULTI", "PING", *commands)
+        assert queued(client) == [0, len(commands)]
+        ticks.engine.refusals.reason = Refusal.DISK_NEARLY_FULL  # acknowledging goes on then
+        ticks.executor.gate.refresh()
+        [reply] = await ticks.ask(client, "EXEC")
+        assert reply.startswith(b"-EXECABORT Transaction discarded because of: MISCONF The disk") == is_refused
+        assert reply.startswith(b"*3\r\n+PONG\r\n:0\r\n") != is_refused
+        assert queued(client) == []
+        ticks.engine.refusals.reason = None
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_writes_of_a_run_wait_in_a_pause_of_writes(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "MULTI", *ADDS)
+        await ticks.ask(other, "CLIENT PAUSE 100000 WRITE")
+        assert await ticks.ask(client, "EXEC") == []
+        await ticks.ask(other, "CLIENT UNPAUSE")
+        assert client.replies()[0].startswith(b"*100\r\n")
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_failed_commit_undoes_a_run_with_its_transaction(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, appendfsync="always")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.files.fail("sync", errno.EIO)
+        replies = await ticks.ask(client, "MULTI", *ADDS, "EXEC")
+        assert (replies[:-1], replies[-1][:8]) == ([OK, *[QUEUED] * 100], b"-MISCONF")
+        assert await ticks.ask(client, "XLEN s", "XLEN t") == [b":1\r\n", b":0\r\n"]
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+def test_a_long_transaction_of_runs_ends_turns_and_is_logged_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "TURN_NS", 0)
+    commands = [line for number in range(5) for line in (*ADDS[:10], f"XLEN {number}")]
+
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        return await ticks.ask(ticks.connect(), "XADD s 1-1 f v", "MULTI", *commands, "EXEC")
+
+    assert same(tmp_path / "same", scenario)[-1].startswith(b"*55\r\n")
+    _, *batch = outcome(tmp_path / "once", NativeReader, scenario)[3][-1]
+    assert (batch[0], batch.count(b"MULTI"), batch[-1], len(batch)) == (b"MULTI", 1, b"EXEC", 52)
+
+
+def test_replies_of_a_run_that_have_no_room_in_memory_go_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LONG_BYTES", "_MIN_ROOM"):
+        monkeypatch.setattr(transaction_replies, name, 300)
+    monkeypatch.setattr(transaction_replies, "_BYTES_A_COMMAND", 0)
+
+    async def scenario(ticks: Ticks) -> bytes:
+        client = ticks.connect()
+        replies = await ticks.ask(client, "MULTI", *ADDS, "XLEN s", "EXEC")
+        while len(replies) < 103:  # it comes in pieces
+            await ticks.settle()
+            replies += client.replies()
+        return replies[-1]
+
+    reply = same(tmp_path, scenario)
+    assert reply.startswith(b"*101\r\n")
+    assert reply.endswith(b"\r\n:50\r\n")
+
+
+def test_a_run_does_not_keep_a_chunk_that_is_mostly_of_other_commands(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        adds = b"".join(encode(("XADD", "s", "*", "f", "v")) for _ in range(10))
+        await ticks.ask(client, "MULTI")
+        client.send_bytes(adds + encode(("ECHO", "x" * 3 * len(adds))))
+        await ticks.settle()
+        assert queued(client) == [0] * 11
+        client.send_bytes(adds + encode(("ECHO", "x" * (3 * len(adds) - 100))))
+        await ticks.settle()
+        assert queued(client) == [*[0] * 11, 10, 0]
+        assert client.session.transaction.queued_bytes > 7 * len(adds)
+        ticks.check_accounts()
+        client.replies()
+        [reply] = await ticks.ask(client, "EXEC")
+        assert reply.startswith(b"*22\r\n")
+        ticks.check_accounts()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_runs_count_towards_the_limit_of_what_is_queued(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, client_query_buffer_limit=1 << 20)
+        client = ticks.connect()
+        client.send("MULTI")
+        sent = 0
+        while not client.session.closing:
+            await ticks.ask(client, *["XADD s * f " + "x" * 100] * 100)
+            sent += 1
+        assert 20 < sent < 100
+        assert ticks.executor.stats.query_limit_disconnections == 1
+        client.leave()
+        ticks.close()
+
+    in_loop(body())
