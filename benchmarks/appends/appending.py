@@ -1,8 +1,9 @@
 """How many entries a second can be appended, one at a time and pipelined, under either fsync policy?
 
 Fifty clients append to one stream, then entries of other shapes: to a thousand streams, with five fields of mixed
-sizes, and with an approximate length.  A client of redis-py sends pipelines in which XADD and XACK alternate; it is
-slower than both servers, so that their CPU is the figure to look at.
+sizes, and with an approximate length.  A client of redis-py sends pipelines in which XADD and XACK alternate, also as
+transactions, which its pipelines are unless told otherwise; it is slower than both servers, so that their CPU is the
+figure to look at.
 """
 
 from __future__ import annotations
@@ -65,8 +66,10 @@ def answer(rig: Rig) -> Answer:
                     for shape, words in SHAPES.items():
                         rate = measure(server, requests, "XADD", *words, depth=depth, random_below=STREAMS)
                         shaped.note(f"{shape}, P={depth}, {fsync}", "XADD", _BUDGET, contender, rate)
-                    what = f"redis-py: XADD and XACK, P={depth}, {fsync}"
-                    shaped.note(what, "command", _BUDGET, contender, mixed(server, depth, f"mixed{depth}"))
+                    for in_multi in (False, True):
+                        what = f"redis-py: XADD and XACK{' in MULTI' * in_multi}, P={depth}, {fsync}"
+                        rate = mixed(server, depth, f"mixed{depth}{in_multi}", in_multi=in_multi)
+                        shaped.note(what, "command", _BUDGET, contender, rate)
         measurements += [*figures.rows(), *shaped.rows()]
     sizes = ", ".join(f"{depth}: {requests:,}" for depth, requests in rig.sizes.append_requests.items())
     return Answer(
@@ -77,15 +80,15 @@ def answer(rig: Rig) -> Answer:
     )
 
 
-def mixed(server: Server, depth: int, key: str) -> Rate:
-    """Add entries, and acknowledge as many others, in pipelines of `depth` commands of redis-py."""
+def mixed(server: Server, depth: int, key: str, *, in_multi: bool) -> Rate:
+    """Add entries, and acknowledge as many others, in pipelines or transactions of `depth` commands of redis-py."""
     load(server.port, key, _ACKED, explicit_ids=True)
     read_for(server.port, key, "group", _ACKED)
     before = cpu_seconds(server)
     with redis.Redis(port=server.port) as client:
         begun = client.time()
         for first in range(0, _ACKED, depth // 2):
-            pipeline = client.pipeline(transaction=False)
+            pipeline = client.pipeline(transaction=in_multi)
             for number in range(first, first + depth // 2):
                 pipeline.xadd(key, {"f1": "v1", "f2": "v2"})
                 pipeline.xack(key, "group", f"{FIRST_MS + number}-0")
