@@ -115,7 +115,7 @@ class Refusal(enum.Enum):
     DISK_NEARLY_FULL = "the disk is nearly full"
     DISK_FULL = "the disk is full"
     MAP_NEARLY_FULL = "the tables have nearly reached lmdb-map-size"
-    MAP_FULL = "the tables have reached lmdb-map-size"
+    MAP_FULL = "the file of the tables can grow no more, see lmdb-map-size"
     LOG_UNWRITTEN = "the last write to the log failed"
     TABLES_UNWRITTEN = "the last write to the tables failed"
     LOG_FAILED = "the log could not be written or synced"

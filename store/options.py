@@ -49,6 +49,7 @@ def map_for(quota_bytes: int) -> int:
     """The bytes that LMDB is to map for tables with up to `quota_bytes` of pages with rows.
 
     A commit writes each changed page to another place, and the old one is free two commits later: changes of very many
-    streams take three times as much as their rows.  When the map is full not even a deletion can be committed.
+    streams take three times as much as their rows.  When the map is full not even a deletion can be committed.  Up to
+    some 250 GB of rows have that room, more have less, and from a terabyte on there is none.
     """
     return max(quota_bytes, min(4 * quota_bytes + _HEADROOM, DEFAULT_MAP_BYTES))

@@ -18,6 +18,9 @@ _WORD_BYTES: Final = 48
 _LIST_BYTES: Final = 80
 # Memory of an entry of a run, besides the bytes of its request.
 _RUN_ENTRY_BYTES: Final = 112
+# A queued run keeps its chunk in memory.  It must be at least one part in so many of that, or a transaction might take
+# up thousands of times the memory of its commands.
+_CHUNK_PARTS = 4
 
 
 def request_bytes(argv: list[bytes]) -> int:
@@ -75,10 +78,12 @@ class Transaction:
 
     __slots__ = (
         "_account",
+        "_chunk",
         "has_failed",
         "only_reads",
         "queued",
         "queued_bytes",
+        "queued_count",
         "watch_broken",
         "watch_until_ms",
         "watched",
@@ -87,7 +92,9 @@ class Transaction:
     def __init__(self, account: Account) -> None:
         self._account = account
         self.queued: Requests | None = None  # None outside of MULTI
+        self.queued_count = 0  # of commands, those of runs among them
         self.queued_bytes = 0
+        self._chunk = b""  # of the last run
         self.has_failed = False  # a command was refused, so EXEC will be refused
         self.only_reads = True  # all queued commands do
         self.watched: dict[Namespace, dict[bytes, None]] = {}  # no entry for a database without a watched key
@@ -108,22 +115,36 @@ class Transaction:
     def queue(self, argv: list[bytes], *, only_reads: bool) -> None:
         """Keep a command for EXEC; whether it only reads."""
         self.only_reads = self.only_reads and only_reads
-        self._add(argv, request_bytes(argv))
+        self._add(argv, 1, request_bytes(argv))
 
-    def queue_run(self, run: Run | Mix) -> None:
-        """Keep a run of XADDs, or a mix with XACKs, for EXEC."""
+    def queue_run(self, run: Run | Mix) -> bool:
+        """Keep a run of XADDs, or a mix with XACKs, for EXEC, unless that would keep a chunk of much else in memory.
+
+        -> whether it is kept.
+        """
+        count, chunk = len(run), run.chunk
+        size = _RUN_ENTRY_BYTES * count
+        if chunk is not self._chunk:
+            if _CHUNK_PARTS * run.size < len(chunk):
+                return False
+            self._chunk = chunk
+            size += len(chunk)
         self.only_reads = False
-        self._add(run, run.chunk_size + _RUN_ENTRY_BYTES * len(run))
+        self._add(run, count, size)
+        return True
 
-    def _add(self, request: Request, size: int) -> None:
+    def _add(self, request: Request, count: int, size: int) -> None:
         assert self.queued is not None
         self.queued.append(request)
+        self.queued_count += count
         self.queued_bytes += size
         self._account.grow(size)
 
     def end(self) -> None:
         """Forget what was kept for EXEC."""
         self.queued = None
+        self.queued_count = 0
+        self._chunk = b""
         self.has_failed = False
         if self.queued_bytes:
             self._account.grow(-self.queued_bytes)

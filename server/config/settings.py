@@ -244,7 +244,7 @@ class Settings:
     lmdb_map_size = Memory(
         Section.DATA,
         Options.quota_bytes,
-        "Most that the rows may take; below a terabyte the file of the tables may be four times as large.",
+        "Most that the rows may take; the tables' file may be larger, see docs/operations.md.",
         minimum=16 * _MB,
         maximum=1 << 46,
         at_start=True,

@@ -1,4 +1,4 @@
-"""Runs the requests of a tick in order: most of them on the fast path, the others on the slow one.
+"""Runs the requests of a tick in order: most of them on the fast path, the others on the slow one, or queued by it.
 
 The fast path is for plain commands of plain clients (`Session.is_plain`), and leaves out every check that such a
 request passes anyway.  Most requests take it, so work that is the same for many requests is done once.
@@ -208,7 +208,7 @@ class FastPath:
                 entry = plain.get(argv[0])
                 if entry is None or not entry.least_words <= len(argv) <= entry.most_words:
                     if not isinstance(argv, list):
-                        if session.queues_runs and argv[0] in self.commands and queue_run(session, argv):
+                        if argv[0] in self.commands and queue_run(session, argv):
                             session.commands_processed += len(argv) - 1
                             count += len(argv) - 1
                         else:

@@ -26,8 +26,8 @@ MISCONF: Final = {
     Refusal.MAP_NEARLY_FULL: "MISCONF The tables have nearly reached lmdb-map-size. Commands that need space are "
     "refused until there is some again, or a restart with a larger one; reading, deleting and trimming go on.",
     Refusal.DISK_FULL: "MISCONF The disk is full. Writes are refused until there is space again; reads go on.",
-    Refusal.MAP_FULL: "MISCONF The tables have reached lmdb-map-size. Writes are refused until there is room again, "
-    "or a restart with a larger one; reads go on.",
+    Refusal.MAP_FULL: "MISCONF The file of the tables can grow no more, see lmdb-map-size. Writes are refused until "
+    "there is room again, or a restart with a larger one; reads go on.",
     Refusal.LOG_UNWRITTEN: "MISCONF Errors writing to the AOF file: the last write failed and was undone. Writes are "
     "refused until the next attempt; reads go on.",
     Refusal.TABLES_UNWRITTEN: "MISCONF Errors writing to the disk: the last checkpoint failed. Writes are refused "

@@ -225,7 +225,9 @@ def _log(core: Core) -> Iterator[Figure]:
 
 def _tables(core: Core) -> Iterator[Figure]:
     room = sampling.space(core.txn)
-    yield _gauge("lmdb_map_bytes", "Bytes of rows that the tables may hold.", core.engine.options.quota_bytes)
+    options = core.engine.options
+    yield _gauge("lmdb_map_bytes", "Bytes that the tables' file may grow to.", options.map_bytes)
+    yield _gauge("lmdb_quota_bytes", "Bytes that pages with rows may take (lmdb-map-size).", options.quota_bytes)
     yield _gauge("lmdb_file_bytes", "Bytes of the tables' file.", room.file_bytes)
     yield _gauge("lmdb_used_bytes", "Bytes of the tables' file that hold rows.", room.used_bytes)
     yield _gauge(

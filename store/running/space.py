@@ -83,11 +83,12 @@ class Space:
             return refusal
         self._unchecked_bytes = 0
         self._most_unchecked_bytes = reserve >> 4
-        # the pages that the next checkpoint will write count as written
-        free = min(disk, quota) - _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes
         if refusal in UNTIL_A_RESTART:
             return refusal
-        if free < reserve:
-            nearly = Refusal.DISK_NEARLY_FULL if disk <= quota else Refusal.MAP_NEARLY_FULL
-            return nearly if refusal is None or refusal in _NEARLY_FULL else refusal
-        return refusal if free < reserve + (reserve >> 2) else None
+        written = _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes  # by the next checkpoint
+        least = reserve if refusal is None else reserve + (reserve >> 2)
+        if min(disk, quota) - written >= least:
+            return None
+        if refusal is not None and refusal not in _NEARLY_FULL:
+            return refusal
+        return Refusal.DISK_NEARLY_FULL if disk - written < least else Refusal.MAP_NEARLY_FULL

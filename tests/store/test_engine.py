@@ -420,7 +420,7 @@ def test_a_full_map_undoes_the_write_and_keeps_all_before_it(open_store: OpenSto
     assert store.dump() == expected
 
 
-def test_tables_that_are_nearly_full_still_let_entries_go_and_has_room_again_then(open_store: OpenStore) -> None:
+def test_tables_that_are_nearly_full_still_let_entries_go_and_have_room_again_then(open_store: OpenStore) -> None:
     store = open_store(quota_bytes=2 << 20, reserve_bytes=1 << 20)
     count = fill_the_map(store, heed=True)
     assert (store.engine.refusal, count > 400) == (Refusal.MAP_NEARLY_FULL, True)

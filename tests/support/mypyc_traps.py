@@ -30,6 +30,7 @@ from tests.support.servers import ROOT
 _PURE = {"len", "min", "max", "bisect_left", "bisect_right", "index"}
 # Calls that take no instance of a compiled class.
 _NOT_FOR_COMPILED = {"copy.copy", "copy.deepcopy", "copy.replace", "weakref.ref", "weakref.proxy", "weakref.finalize"}
+_YIELDS = (ast.Yield, ast.YieldFrom, ast.Await)
 # Not compiled into classes of their own: these may be inherited from.
 _OPEN_BASES = {"Exception", "ValueError", "Protocol", "NamedTuple", "Enum"}
 
@@ -50,7 +51,7 @@ def traps_in_compiled(source: str) -> Iterator[str]:
                     yield f"{node.lineno}: a call inside a slice"
             case ast.Raise(cause=ast.expr() as cause) if not isinstance(cause, ast.Constant):
                 yield f"{node.lineno}: raise ... from"
-            case ast.ExceptHandler() if any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(node)):
+            case ast.ExceptHandler() if any(isinstance(part, _YIELDS) for part in ast.walk(node)):
                 yield f"{node.lineno}: a yield inside of except"
             case ast.Assign(targets=[ast.Name()], value=ast.GeneratorExp()) | ast.Return(value=ast.GeneratorExp()):
                 yield f"{node.lineno}: a generator expression that is kept"

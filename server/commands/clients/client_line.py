@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from riverbed.store.wire import count_of
-
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
 
@@ -41,7 +39,7 @@ def describe(
         (b"sub", b"%d" % len(session.subscriptions.channels)),
         (b"psub", b"%d" % len(session.subscriptions.patterns)),
         (b"ssub", b"%d" % len(session.subscriptions.shard_channels)),
-        (b"multi", b"%d" % (-1 if queued is None else count_of(queued))),
+        (b"multi", b"%d" % (-1 if queued is None else session.transaction.queued_count)),
         (b"watch", b"%d" % session.transaction.watched_keys),
         (b"qbuf", b"%d" % query_bytes),
         (b"qbuf-free", b"0"),

@@ -277,8 +277,9 @@ class TransactionReplies:
                 self._spool.flush()
         self._replace_undone(line)
         in_parts = len(self._parts) + sum(self._counts.values()) - len(self._counts)
-        self._parts.append(line * (self._count - in_parts))
-        self._lasting.append(True)
+        left, in_piece = self._count - in_parts, max(PIECE_BYTES // len(line), 1)
+        self._parts += [line * in_piece] * (left // in_piece) + [line * (left % in_piece)]
+        self._lasting = [True] * len(self._parts)
         self._from_view = 0  # the parts are bytes, or in the file
         self._left = self._room - sum(len(part) for part in self._parts if isinstance(part, bytes))
         return self.reply()

@@ -27,7 +27,7 @@ from riverbed.server.execution.control.transaction_replies import (
 from riverbed.server.protocol.encode import encode, error_line
 from riverbed.server.protocol.replies import NULL_ARRAY, FirstReplies, LongReply, Settled
 from riverbed.store.errors import StateLostError
-from riverbed.store.wire import behind, count_of
+from riverbed.store.wire import behind
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -116,7 +116,7 @@ class Transactions:
                 self.discard(session)
 
     def _collect_replies(self, session: Session, view: View | None, *, may_restart: bool) -> TransactionReplies:
-        count = count_of(session.transaction.queued or ())
+        count = session.transaction.queued_count
         return TransactionReplies(self._engine, self.space, count, view, may_restart=may_restart)
 
     def _execute(self, request: Request, replies: TransactionReplies, noted: int = 0, *, keeps_queue: bool) -> Work:
@@ -131,7 +131,7 @@ class Transactions:
             if queued is None:
                 replies.release()
                 return (Settled(encode(NULL_ARRAY, request.session.resp)),)
-            count = count_of(queued)
+            count = request.session.transaction.queued_count
             if self._gate.refuses_writes:
                 yield from self._check_queued(request.session, queued)
             if not keeps_queue:
@@ -216,7 +216,7 @@ class Transactions:
         end = ended + TURN_NS
         left = queued[:] if keeps_queue else queued  # the next one last: to free all at the end would take long
         left.reverse()
-        number = 0
+        number = 0  # a transaction that runs again has no runs, which are not counted here
         while left:
             if ended >= end:
                 self._end_turn(logged)
@@ -270,7 +270,7 @@ class Transactions:
         begun = time.perf_counter_ns()
         entry = self._appends[run[0]]
         reply = entry.handler(request)
-        request.run = None
+        request.run = None  # with its chunk
         done = len(run)
         if reply.__class__ is FirstReplies:
             done = reply.done
@@ -280,7 +280,7 @@ class Transactions:
             wire = reply[0]
         if done:
             entry.counters.record_run(done, time.perf_counter_ns() - begun)
-            logged.has_runs |= wire.count(b"$") > 1  # IDs of entries: these are one line together
+            logged.has_runs |= wire.count(b"$") > 1  # of IDs: these entries may be one line
             replies.add(wire, lasts=False, count=done)
 
     def _end_turn(self, logged: LoggedTransaction) -> None:

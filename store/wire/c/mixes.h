@@ -208,9 +208,9 @@ mix_group(PyObject *self, void *Py_UNUSED(closure))
 }
 
 static PyObject *
-mix_chunk_size(PyObject *self, void *Py_UNUSED(closure))
+mix_chunk(PyObject *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromSsize_t(PyBytes_Size(((const Mix *)self)->chunk));
+    return Py_NewRef(((const Mix *)self)->chunk);
 }
 
 static PyObject *
@@ -231,7 +231,7 @@ static PyGetSetDef mix_getters[] = {
     {"key", mix_key, NULL, "of the XACKs", NULL},
     {"group", mix_group, NULL, "of the XACKs", NULL},
     {"size", mix_size, NULL, "bytes of the requests", NULL},
-    {"chunk_size", mix_chunk_size, NULL, "bytes of the chunk, which the mix keeps in memory", NULL},
+    {"chunk", mix_chunk, NULL, "the bytes that it is a part of, and keeps in memory", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

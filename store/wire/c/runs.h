@@ -75,9 +75,9 @@ run_item(PyObject *self, Py_ssize_t index)
 }
 
 static PyObject *
-run_chunk_size(PyObject *self, void *Py_UNUSED(closure))
+run_chunk(PyObject *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromSsize_t(PyBytes_Size(((const Run *)self)->chunk));
+    return Py_NewRef(((const Run *)self)->chunk);
 }
 
 static PyObject *
@@ -130,7 +130,7 @@ static PyGetSetDef run_getters[] = {
     {"word_count", run_word_count, NULL, "fields and values of the first entry", NULL},
     {"is_plain", run_is_plain, NULL, "whether the first entry has the ID `*` and no trim", NULL},
     {"size", run_size, NULL, "bytes of the requests", NULL},
-    {"chunk_size", run_chunk_size, NULL, "bytes of the chunk, which the run keeps in memory", NULL},
+    {"chunk", run_chunk, NULL, "the bytes that it is a part of, and keeps in memory", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

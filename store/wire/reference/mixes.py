@@ -26,10 +26,10 @@ class Mix:
     run.
     """
 
-    __slots__ = ("_acks", "_chunk", "adds", "group", "key")
+    __slots__ = ("_acks", "adds", "chunk", "group", "key")
 
     def __init__(self, chunk: bytes, adds: list[Entry], key: bytes, group: bytes, acks: list[Ack]) -> None:
-        self._chunk = chunk
+        self.chunk = chunk
         self._acks = acks
         self.adds = Run(chunk, adds) if adds else None
         self.key = key  # of the XACKs
@@ -53,11 +53,6 @@ class Mix:
         places = self._places()
         return places[-1][1] - places[0][0]
 
-    @property
-    def chunk_size(self) -> int:
-        """Bytes of the chunk, which the mix keeps in memory."""
-        return len(self._chunk)
-
     def _places(self) -> list[tuple[int, int]]:
         entries = [] if self.adds is None else self.adds.entries
         return sorted([(entry.start, entry.end) for entry in entries] + [(ack.start, ack.end) for ack in self._acks])
@@ -69,7 +64,7 @@ class Mix:
     def request(self, at: int) -> list[bytes]:
         """Request number `at` as a list of words.  ValueError when there is no such request."""
         start, end = self._places()[checked(at, len(self) - 1)]
-        return words_at(self._chunk, start, end)[0]
+        return words_at(self.chunk, start, end)[0]
 
     def acks_before(self, added: int) -> int:
         """How many XACKs there are in front of XADD number `added`, or of the end."""

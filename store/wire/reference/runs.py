@@ -43,10 +43,10 @@ class Run:
     number of entries, and what stands in the place of the name is the class, which no client can send.
     """
 
-    __slots__ = ("_chunk", "entries")
+    __slots__ = ("chunk", "entries")
 
     def __init__(self, chunk: bytes, entries: list[Entry]) -> None:
-        self._chunk = chunk
+        self.chunk = chunk
         self.entries = entries
 
     def __len__(self) -> int:
@@ -77,11 +77,6 @@ class Run:
         """Bytes of the requests."""
         return self.entries[-1].end - self.entries[0].start
 
-    @property
-    def chunk_size(self) -> int:
-        """Bytes of the chunk, which the run keeps in memory."""
-        return len(self._chunk)
-
     def requests(self) -> list[list[bytes]]:
         """The requests one by one, as lists of words."""
         return [self.request(at) for at in range(len(self))]
@@ -89,7 +84,7 @@ class Run:
     def request(self, at: int) -> list[bytes]:
         """The request of entry `at` as a list of words.  ValueError when there is no such entry."""
         checked(at, len(self) - 1)
-        return words_at(self._chunk, self.entries[at].start, self.entries[at].end)[0]
+        return words_at(self.chunk, self.entries[at].start, self.entries[at].end)[0]
 
     def entry(self, at: int) -> tuple[bytes, int, bool]:
         """-> (key, bytes of fields, whether it trims) of entry `at`.  ValueError when there is no such entry."""
@@ -100,7 +95,7 @@ class Run:
     def rest(self, at: int) -> Run:
         """The run from entry `at` on.  ValueError when there is no such entry."""
         checked(at, len(self) - 1)
-        return Run(self._chunk, self.entries[at:])
+        return Run(self.chunk, self.entries[at:])
 
     def fitting(self, at: int, most: int, room: int) -> list[Entry]:
         """The entries from `at` on, `most` of them, whose fields have less than `room` bytes together."""
@@ -115,10 +110,10 @@ class Run:
         return entries
 
     def fields(self, entry: Entry) -> bytes:
-        return self._chunk[entry.fields : entry.end]
+        return self.chunk[entry.fields : entry.end]
 
     def id_bulk(self, entry: Entry) -> bytes:
-        return self._chunk[entry.id : entry.fields]
+        return self.chunk[entry.id : entry.fields]
 
 
 def checked(number: int, most: int) -> int:

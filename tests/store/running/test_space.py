@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from riverbed.store.errors import Refusal
+from riverbed.store.options import map_for
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.stores import Store
 
@@ -35,7 +38,10 @@ def test_rows_near_the_quota_are_told_from_a_disk_that_is_nearly_full(tmp_path: 
         (used + 9_999, 1 << 30, Refusal.MAP_NEARLY_FULL),
         (used + 12_499, 1 << 30, Refusal.MAP_NEARLY_FULL),
         (used + 12_499, 9_999, Refusal.DISK_NEARLY_FULL),
-        (used - 1, 9_999, Refusal.MAP_NEARLY_FULL),
+        (used - 1, 0, Refusal.DISK_NEARLY_FULL),
+        (used - 1, 12_499, Refusal.DISK_NEARLY_FULL),
+        (used - 1, 12_500, Refusal.MAP_NEARLY_FULL),
+        (used + 1_000_000, 12_499, Refusal.DISK_NEARLY_FULL),
         (used + 12_500, 12_500, None),
     ):
         store.options.quota_bytes, files.free = quota, free
@@ -45,3 +51,17 @@ def test_rows_near_the_quota_are_told_from_a_disk_that_is_nearly_full(tmp_path: 
     assert store.engine.space.reserve_bytes == 5_000
     files.free = None
     store.engine.close()
+
+
+@pytest.mark.parametrize(
+    ("quota", "mapped"),
+    [
+        (16 << 20, (64 << 20) + (256 << 20)),
+        (1 << 30, (4 << 30) + (256 << 20)),
+        (1 << 39, 1 << 40),
+        (1 << 40, 1 << 40),
+        (1 << 44, 1 << 44),
+    ],
+)
+def test_the_file_has_room_beyond_the_rows_up_to_a_terabyte(quota: int, mapped: int) -> None:
+    assert map_for(quota) == mapped

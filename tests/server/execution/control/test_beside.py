@@ -13,11 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from riverbed.server.commands import load_commands
+from riverbed.server.commands import client_state, load_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.session import Session
 from riverbed.server.commands.table import COMMANDS, Command
-from riverbed.server.execution import sliced_commands, slow_path
+from riverbed.server.execution import sliced_commands
 from riverbed.server.execution.control import transaction_replies, transactions
 from riverbed.server.execution.control.beside import may_run_beside
 from riverbed.server.execution.slow_path import Turn
@@ -34,7 +34,7 @@ PONG = b"+PONG\r\n"
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "TURN_NS", 0)
-    monkeypatch.setattr(slow_path, "_CHUNK_PARTS", 0)  # queue no runs: no turn ends in the middle of one
+    monkeypatch.setattr(client_state, "_CHUNK_PARTS", 0)  # queue no runs: no turn ends in the middle of one
 
 
 class Glances:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
 from importlib import import_module
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
+from riverbed.server.commands import client_state
+from riverbed.server.commands.client_state import request_bytes
 from riverbed.server.execution.control import transaction_replies, transactions
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.store.databases import lent
 from riverbed.store.errors import Refusal
 from tests.support.raw import encode
-from tests.support.runs import ACKS, APPENDS, LINES, asked, bulks, outcome, same
+from tests.support.runs import ACKS, APPENDS, LINES, bulks, outcome, same
 from tests.support.ticks import Client, Ticks, in_loop
 
 MS = 1_700_000_000_000
@@ -24,13 +27,15 @@ ADDS = ["XADD s * f v", "XADD t * f v"] * 50
 
 
 @pytest.fixture(autouse=True)
-def has_native() -> None:
+def every_run_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     import_module("riverbed.store.wire.native")  # it must have been built
+    monkeypatch.setattr(client_state, "_CHUNK_PARTS", 1 << 40)
 
 
-def queued(client: Client) -> list[int]:
-    """How many commands each of the queued requests is, 0 for one that is not several."""
-    return [0 if isinstance(one, list) else len(one) for one in client.session.transaction.queued or ()]
+def queued(client: Client) -> list[int] | None:
+    """How many commands each of the queued requests is, 0 for one that is not several; None outside of MULTI."""
+    found = client.session.transaction.queued
+    return None if found is None else [0 if isinstance(one, list) else len(one) for one in found]
 
 
 def test_a_run_is_queued_and_executed_as_one_and_answers_each_command(tmp_path: Path) -> None:
@@ -49,6 +54,7 @@ def test_a_run_is_queued_and_executed_as_one_and_answers_each_command(tmp_path: 
         assert (ticks.batches()[1][0], ticks.batches()[1][-1]) == (b"MULTI", b"EXEC")
         stats = ticks.executor.stats
         assert (stats.counters(b"xadd").calls, stats.commands_processed) == (102, 2 + 101 + 1 + 1 + 100)
+        assert client.session.commands_processed == 2 + 101 + 1
         ticks.close()
 
     in_loop(body())
@@ -74,12 +80,23 @@ def test_a_run_is_queued_and_executed_as_one_and_answers_each_command(tmp_path: 
 )
 def test_a_transaction_with_runs_does_what_its_commands_do_one_by_one(tmp_path: Path, commands: list[str]) -> None:
     begin = ["XADD s 1-1 f v", "XGROUP CREATE in g 0 MKSTREAM", *[f"XADD in {number}-1 f v" for number in range(1, 20)]]
-    again = ["MULTI", *commands, "DISCARD", "MULTI", *commands, "EXEC", "XLEN s", "XLEN t", "XPENDING in g"]
     begin.append("XREADGROUP GROUP g c STREAMS in >")
-    assert same(tmp_path, asked(*begin, "MULTI", *commands, "EXEC", *again))
+    again = ["MULTI", *commands, "DISCARD", "MULTI", *commands, "EXEC", "XLEN s", "XLEN t", "XPENDING in g"]
+    has_runs = []
+
+    async def scenario(ticks: Ticks) -> list[bytes]:
+        client = ticks.connect()
+        replies = await ticks.ask(client, *begin, "MULTI", *commands)
+        has_runs.append(any(queued(client) or ()))
+        return [*replies, *await ticks.ask(client, "EXEC", *again)]
+
+    assert same(tmp_path, scenario)
+    assert has_runs == [False, True]
 
 
 def test_random_transactions_do_the_same_as_their_commands_one_by_one(tmp_path: Path) -> None:
+    run_counts: list[int] = []
+
     async def scenario(ticks: Ticks, rng: random.Random) -> list[list[bytes]]:
         clients = [ticks.connect() for _ in range(3)]
         replies: list[list[bytes]] = [[] for _ in clients]
@@ -92,6 +109,7 @@ def test_random_transactions_do_the_same_as_their_commands_one_by_one(tmp_path: 
                 lines = [*begin, *lines, *rng.choice([["EXEC"], ["EXEC"], ["DISCARD"], []])]
                 client.send(*(line.replace("{now}", str(ticks.clock.now_ms)) for line in lines))
             await ticks.settle()
+            run_counts.extend(sum(map(bool, queued(client) or ())) for client in clients)
             for client, found in zip(clients, replies, strict=True):
                 found += client.replies()
             ticks.check_accounts()
@@ -101,6 +119,7 @@ def test_random_transactions_do_the_same_as_their_commands_one_by_one(tmp_path: 
     for seed in range(30):
         directory = tmp_path / str(seed)
         assert same(directory, lambda ticks, seed=seed: scenario(ticks, random.Random(seed)))
+    assert sum(run_counts) > 100
 
 
 @pytest.mark.parametrize("where", [0, -1])
@@ -181,7 +200,7 @@ def test_neighbours_are_refused_as_a_whole_where_a_command_of_them_is_by_now(
         [reply] = await ticks.ask(client, "EXEC")
         assert reply.startswith(b"-EXECABORT Transaction discarded because of: MISCONF The disk") == is_refused
         assert reply.startswith(b"*3\r\n+PONG\r\n:0\r\n") != is_refused
-        assert queued(client) == []
+        assert queued(client) is None
         ticks.engine.refusals.reason = None
         ticks.close()
 
@@ -220,14 +239,38 @@ def test_a_long_transaction_of_runs_ends_turns_and_is_logged_as_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "TURN_NS", 0)
-    commands = [line for number in range(5) for line in (*ADDS[:10], f"XLEN {number}")]
+    commands = [line for number in range(5) for line in (*ADDS[:10], f"XLEN {number}")] + ["XADD s * f v"] * 700
 
     async def scenario(ticks: Ticks) -> list[bytes]:
-        return await ticks.ask(ticks.connect(), "XADD s 1-1 f v", "MULTI", *commands, "EXEC")
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "MULTI", *commands)
+        client.send("EXEC")
+        other.send("PING")
+        found = []
+        for _ in range(100):
+            await asyncio.sleep(0)
+            found += client.replies()
+        return [*found, *other.replies()]
 
-    assert same(tmp_path / "same", scenario)[-1].startswith(b"*55\r\n")
-    _, *batch = outcome(tmp_path / "once", NativeReader, scenario)[3][-1]
-    assert (batch[0], batch.count(b"MULTI"), batch[-1], len(batch)) == (b"MULTI", 1, b"EXEC", 52)
+    assert [reply[:6] for reply in same(tmp_path / "same", scenario)] == [b"*755\r\n", b"+PONG\r"]
+    batch = outcome(tmp_path / "once", NativeReader, scenario)[3][-1]
+    assert (batch[0], batch.count(b"MULTI"), batch[-1], len(batch)) == (b"MULTI", 1, b"EXEC", 752)
+
+
+def test_turns_end_between_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "TURN_NS", 1)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "MULTI", *["XADD s * f v"] * 1000)
+        assert (count := len(queued(client) or ())) >= 4
+        ticks.executor.beside.sockets = sockets = Mock()  # they are looked at when a turn has ended
+        await ticks.ask(client, "EXEC")
+        assert sockets.read.call_count == count - 1 + 3  # three behind the last command
+        ticks.close()
+
+    in_loop(body())
 
 
 def test_replies_of_a_run_that_have_no_room_in_memory_go_to_the_file(
@@ -250,24 +293,52 @@ def test_replies_of_a_run_that_have_no_room_in_memory_go_to_the_file(
     assert reply.endswith(b"\r\n:50\r\n")
 
 
-def test_a_run_does_not_keep_a_chunk_that_is_mostly_of_other_commands(tmp_path: Path) -> None:
+def test_a_run_does_not_keep_a_chunk_that_is_mostly_of_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    add = encode(("XADD", "s", "*", "f", "v"))
+
     async def body() -> None:
         ticks = Ticks(tmp_path)
         client = ticks.connect()
-        adds = b"".join(encode(("XADD", "s", "*", "f", "v")) for _ in range(10))
         await ticks.ask(client, "MULTI")
-        client.send_bytes(adds + encode(("ECHO", "x" * 3 * len(adds))))
+        client.send_bytes(10 * add + encode(("ECHO", "x" * 30 * len(add))))
         await ticks.settle()
         assert queued(client) == [0] * 11
-        client.send_bytes(adds + encode(("ECHO", "x" * (3 * len(adds) - 100))))
+        ticks.check_accounts()
+        # what keeps a chunk keeps it for the runs behind as well, and it is counted once
+        before = client.session.transaction.queued_bytes
+        echo = encode(("ECHO", "a"))
+        chunk = 10 * add + echo + add + echo + encode(("ECHO", "x" * (26 * len(add))))
+        client.send_bytes(chunk)
         await ticks.settle()
-        assert queued(client) == [*[0] * 11, 10, 0]
-        assert client.session.transaction.queued_bytes > 7 * len(adds)
+        assert queued(client) == [*[0] * 11, 10, 0, 1, 0, 0]
+        echoes = 2 * request_bytes([b"ECHO", b"a"]) + request_bytes([b"ECHO", b"x" * (26 * len(add))])
+        assert client.session.transaction.queued_bytes - before == len(chunk) + 11 * 112 + echoes
         ticks.check_accounts()
         client.replies()
         [reply] = await ticks.ask(client, "EXEC")
-        assert reply.startswith(b"*22\r\n")
+        assert reply.startswith(b"*25\r\n")
+        assert client.session.transaction.queued_bytes == 0
         ticks.check_accounts()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_transaction_with_a_run_does_not_run_again_for_a_long_reply(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *["XADD s * f " + "x" * 1000] * 3000)
+        await ticks.ask(client, "MULTI", *["XADD t * f v"] * 10, "XRANGE s - +")
+        assert (queued(client) or [])[0] == 10
+        client.send("EXEC")
+        for _ in range(50):
+            await ticks.settle()
+        client.replies()
+        assert await ticks.ask(client, "XLEN t") == [b":10\r\n"]
         ticks.close()
 
     in_loop(body())
