@@ -29,6 +29,7 @@ from riverbed.server.stopping import Stopping
 from riverbed.server.tls.tls import Tls
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, LogWriteError
+from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.options import Fsync, Options, map_for
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def open_server(config: Config, directory: Path, clock: Clock | None = None, fil
     options = Options(
         fsync=Fsync(config.appendfsync),
         quota_bytes=config.lmdb_map_size,
-        map_bytes=map_for(config.lmdb_map_size),
+        map_bytes=map_for(config.lmdb_map_size, _bytes_of_tables(directory)),
         segment_bytes=config.log_segment_bytes,
         load_truncated=config.aof_load_truncated,
         reserve_bytes=config.disk_reserve_bytes,
@@ -69,6 +70,14 @@ def open_server(config: Config, directory: Path, clock: Clock | None = None, fil
     )
     replayer = Replayer(int(clock.time() * 1000))
     return Server(config, Engine(directory, options, replayer.execute, clock, files), clock)
+
+
+def _bytes_of_tables(directory: Path) -> int:
+    """The bytes of the tables' file, 0 when there is none."""
+    try:
+        return (directory / STATE_DIRECTORY / DATA_NAME).stat().st_size
+    except OSError:
+        return 0
 
 
 class Server:

@@ -124,3 +124,5 @@ class Refusal(enum.Enum):
 
 # The disk has failed, and it is not known which of the last writes it holds.
 UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))
+# Commands that make room go on, in what is kept free for them.
+NEARLY_FULL: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.MAP_NEARLY_FULL))

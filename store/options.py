@@ -45,11 +45,15 @@ class Options:
     is_replica: bool = False
 
 
-def map_for(quota_bytes: int) -> int:
-    """The bytes that LMDB is to map for tables with up to `quota_bytes` of pages with rows.
+def map_for(quota_bytes: int, file_bytes: int = 0) -> int:
+    """The bytes that LMDB is to map for tables with up to `quota_bytes` of pages with rows, and a file as it is.
 
     A commit writes each changed page to another place, and the old one is free two commits later: changes of very many
-    streams take three times as much as their rows.  When the map is full not even a deletion can be committed.  Up to
-    some 250 GB of rows have that room, more have less, and from a terabyte on there is none.
+    streams take three times as much as their rows.  When the map is full not even a deletion can be committed.
     """
-    return max(quota_bytes, min(4 * quota_bytes + _HEADROOM, DEFAULT_MAP_BYTES))
+    return max(quota_bytes, min(4 * quota_bytes + _HEADROOM, DEFAULT_MAP_BYTES), map_for_file(file_bytes))
+
+
+def map_for_file(file_bytes: int) -> int:
+    """The bytes to map for one commit that changes every page of a file, and for new rows."""
+    return 2 * file_bytes + _HEADROOM

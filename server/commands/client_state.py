@@ -18,6 +18,8 @@ _WORD_BYTES: Final = 48
 _LIST_BYTES: Final = 80
 # Memory of an entry of a run, besides the bytes of its request.
 _RUN_ENTRY_BYTES: Final = 112
+# Memory of a run and of its chunk besides those.
+_RUN_BYTES: Final = 240
 # A queued run keeps its chunk in memory.  It must be at least one part in so many of that, or a transaction might take
 # up thousands of times the memory of its commands.
 _CHUNK_PARTS = 4
@@ -123,7 +125,7 @@ class Transaction:
         -> whether it is kept.
         """
         count, chunk = len(run), run.chunk
-        size = _RUN_ENTRY_BYTES * count
+        size = _RUN_BYTES + _RUN_ENTRY_BYTES * count
         if chunk is not self._chunk:
             if _CHUNK_PARTS * run.size < len(chunk):
                 return False

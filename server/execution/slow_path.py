@@ -70,6 +70,7 @@ class SlowPath:
         if not session.queues_runs or not isinstance(run, Run | Mix) or not session.transaction.queue_run(run):
             return False
         self._bound_queue(session)
+        self._stats.commands_processed -= len(run)  # they are not, before EXEC
         session.out.append(Settled(_QUEUED * len(run)))
         return True
 
@@ -92,6 +93,7 @@ class SlowPath:
         if session.transaction.queued is not None and not command.is_immediate:
             session.transaction.queue(argv, only_reads=command.only_reads)
             self._bound_queue(session)
+            self._stats.commands_processed -= 1
             self._delivery.answer(session, _QUEUED)
             return Turn.GOES_ON
         if self._pauses.holds_back(session, command):

@@ -14,7 +14,7 @@ from riverbed.server.numbers import TOO_LARGE, parse_digits
 from riverbed.server.replication.link import STORE_CAPABILITY
 from riverbed.server.replication.sender import GETACK, PING, Introduction, Sender, State
 from riverbed.server.replication.waits import Waits
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import NEARLY_FULL, LogWriteError
 from riverbed.store.log.tail import LogTail
 
 if TYPE_CHECKING:
@@ -218,9 +218,11 @@ class Primary:
     def _may_log(self) -> bool:
         """Whether lines for replicas alone may be logged; not while writes are held so that replicas come level.
 
-        While writes wait for the disk, they may: a replica that hears nothing for `repl-timeout` gives up the link.
+        While writes wait for the disk, or for space, they may: a replica that hears nothing for `repl-timeout` gives up
+        the link.
         """
-        return not (self._core.txn.follows or self._gate.levels_replicas or self._engine.refusal is not None)
+        is_refused = self._engine.refusal is not None and self._engine.refusal not in NEARLY_FULL
+        return not (self._core.txn.follows or self._gate.levels_replicas or is_refused)
 
     def count_good(self) -> None:
         """Count the replicas that were heard of lately; writing may depend on it."""

@@ -62,12 +62,15 @@ class LiveState:
     def restore(self, changes: int) -> None:
         """Go back to the last checkpoint and replay the log's tail.  Raises StateLostError when that fails.
 
+        Where the map of the tables was too small, it is larger from now on.
+
         The counter of changes is set to `changes`: the replay does not count all commands as clients' are counted.
         """
         txn = self._txn
         self._keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
         txn.abort()
         try:
+            self._options.map_bytes = max(self._options.map_bytes, txn.tables.make_room())
             txn.reload()
             try:
                 self._replay_tail()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.store.errors import UNTIL_A_RESTART, Refusal
+from riverbed.store.errors import NEARLY_FULL, UNTIL_A_RESTART, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.disk.files import Files
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 # The bytes of pages that a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
-_NEARLY_FULL: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.MAP_NEARLY_FULL))
 
 
 class Space:
@@ -85,10 +84,11 @@ class Space:
         self._most_unchecked_bytes = reserve >> 4
         if refusal in UNTIL_A_RESTART:
             return refusal
-        written = _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes  # by the next checkpoint
+        disk -= _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes  # by the next checkpoint
+        quota -= self.uncommitted_bytes
         least = reserve if refusal is None else reserve + (reserve >> 2)
-        if min(disk, quota) - written >= least:
+        if min(disk, quota) >= least:
             return None
-        if refusal is not None and refusal not in _NEARLY_FULL:
+        if refusal is not None and refusal not in NEARLY_FULL:
             return refusal
-        return Refusal.DISK_NEARLY_FULL if disk - written < least else Refusal.MAP_NEARLY_FULL
+        return Refusal.DISK_NEARLY_FULL if disk < least else Refusal.MAP_NEARLY_FULL

@@ -41,6 +41,7 @@ from riverbed.store.format.meta import (
 )
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
+from riverbed.store.options import map_for_file
 from riverbed.store.tables import power_loss as powercut
 from riverbed.store.tables.pages import walk_pages
 from riverbed.store.tables.upgrade import upgrade
@@ -349,6 +350,18 @@ class Tables:
             counts = txn.stat(handle)
             used += counts["psize"] * (counts["branch_pages"] + counts["leaf_pages"] + counts["overflow_pages"])
         return used
+
+    def make_room(self) -> int:
+        """Map more, if a commit of every page might not fit; -> the bytes that are mapped.  No transaction may be open.
+
+        Not while a reader of this process is open: it would end.
+        """
+        info = self.env.info()
+        wanted = map_for_file((info["last_pgno"] + 1) * self.env.stat()["psize"])
+        if info["map_size"] >= wanted or any(reader.pid == os.getpid() for reader in self.readers()):
+            return info["map_size"]
+        self.env.set_mapsize(wanted)
+        return wanted
 
     def make_durable(self) -> None:
         """Have the disk hold all commits, the number of the last one as well.  Raises lmdb.Error."""

@@ -259,6 +259,7 @@ class Transactions:
             ended = clock()
             if counters is not None:
                 counters.record(taken + ended - begun)
+                self._calls.timing.note(session, command, argv, taken + ended - begun)
                 if self._monitors:
                     self._monitors.feed(session, command, argv)
 
@@ -270,7 +271,6 @@ class Transactions:
         begun = time.perf_counter_ns()
         entry = self._appends[run[0]]
         reply = entry.handler(request)
-        request.run = None  # with its chunk
         done = len(run)
         if reply.__class__ is FirstReplies:
             done = reply.done
@@ -279,9 +279,10 @@ class Transactions:
         else:
             wire = reply[0]
         if done:
-            entry.counters.record_run(done, time.perf_counter_ns() - begun)
+            self._calls.timing.record(request, entry, done, (time.perf_counter_ns() - begun) / 1e9)
             logged.has_runs |= wire.count(b"$") > 1  # of IDs: these entries may be one line
             replies.add(wire, lasts=False, count=done)
+        request.run = None  # with its chunk
 
     def _end_turn(self, logged: LoggedTransaction) -> None:
         """Do what makes a long end of a tick, before it has become much."""
