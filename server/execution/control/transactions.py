@@ -274,6 +274,7 @@ class Transactions:
         done = len(run)
         if reply.__class__ is FirstReplies:
             done = reply.done
+            request.argv = run.request(done - 1) if done else []  # for the slow log
             left += behind(run, done)[::-1]
             wire = reply.replies
         else:

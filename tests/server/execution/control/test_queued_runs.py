@@ -122,6 +122,23 @@ def test_random_transactions_do_the_same_as_their_commands_one_by_one(tmp_path: 
     assert sum(run_counts) > 100
 
 
+def test_the_slow_log_has_what_was_executed_last_of_a_run_and_the_commands_beside_it(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, slowlog_log_slower_than=0)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "SLOWLOG RESET", "MULTI")
+        adds = ["XADD s * f 1", "XADD s * f 2", "XADD s 1-1 f v", "XADD s * f 3"]
+        await ticks.ask(client, *adds, "XLEN s")
+        assert queued(client) == [4, 0]
+        await ticks.ask(client, "EXEC")
+        shown = [b" ".join(call.words) for call in ticks.executor.stats.slowlog.calls]
+        expected = [b"XLEN s", b"XADD s * f 3", b"XADD s 1-1 f v", b"XADD s * f 2", b"MULTI", b"SLOWLOG RESET"]
+        assert shown == expected
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("where", [0, -1])
 @pytest.mark.parametrize("why", ["commit", "room"])
 def test_what_fails_takes_back_each_command_of_a_run_and_leaves_what_rests_on_no_table(
