@@ -114,6 +114,13 @@ class Transaction:
         self.has_failed = False
         self.only_reads = True
 
+    def begin_with(self, requests: Requests, count: int) -> None:
+        """MULTI, with writes to be executed at once; `count` with the commands that have run before them."""
+        self.begin()
+        self.queued = requests
+        self.queued_count = count
+        self.only_reads = False
+
     def queue(self, argv: list[bytes], *, only_reads: bool) -> None:
         """Keep a command for EXEC; whether it only reads."""
         self.only_reads = self.only_reads and only_reads

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.stats.stats import Stats
     from riverbed.store.options import Clock
+    from riverbed.store.wire import Neighbours
 
 
 class Calls:
@@ -38,23 +39,33 @@ class Calls:
         self._stats = context.stats
         self._request = Request(no_session, context.txn, context)  # reused for every client
 
-    def call(self, session: Session, command: Command, argv: list[bytes]) -> Reply:
-        """Run the command for the client, and account for it; one that waits is one call, at the end of its wait."""
+    def call(
+        self,
+        session: Session,
+        command: Command,
+        argv: list[bytes],
+        handler: Handler | None = None,
+        run: Neighbours | None = None,
+    ) -> Reply:
+        """Run the command for the client, and account for it; one that waits is one call, at the end of its wait.
+
+        `handler` stands in the place of the command's own, for a `run`.
+        """
         request = self._request
         request.session = session
         request.db = session.db
-        request.argv = argv
+        request.argv, request.run = argv, run
         request.now_ms = self._core.now_ms()
         begun = time.perf_counter_ns()
-        reply = self.attempt(request, command, command.handler)
+        reply = self.attempt(request, command, handler or command.handler)
         nanoseconds = time.perf_counter_ns() - begun
-        request.argv = []  # or the words would stay in memory until the next call
+        request.argv, request.run = [], None  # or the words would stay in memory until the next call
         if session.blocked is not None:
             nanoseconds += session.attempts_ns
         if reply.__class__ is Block:
             session.attempts_ns = nanoseconds
         else:
-            self._account(session, command, argv, nanoseconds)
+            self.account(session, command, argv, nanoseconds)
         return reply
 
     def wait_over(self, session: Session, block: Block, reply: Reply) -> None:
@@ -62,9 +73,10 @@ class Calls:
         command = client_command(block.argv)
         if isinstance(reply, CommandError):
             self.failures.refused(command, reply)
-        self._account(session, command, block.argv, session.attempts_ns)
+        self.account(session, command, block.argv, session.attempts_ns)
 
-    def _account(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
+    def account(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
+        """Count a call, and remember one that was slow."""
         self._stats.counters(command.full_name).record(nanoseconds)
         self.timing.note(session, command, argv, nanoseconds)
 

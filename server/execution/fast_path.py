@@ -50,6 +50,9 @@ MIN_SECONDS_A_TICK: Final = 0.002
 MAX_SECONDS_OF_WAKING: Final = 0.004
 _NO_WORDS: Final[list[bytes]] = []
 _TICK_BEGINS: Final = Mark(0, 0, 0)
+# What clients send.  Other spellings take the slow path.
+_MULTI: Final = ([b"MULTI"], [b"multi"])
+_EXEC: Final = ([b"EXEC"], [b"exec"])
 # The commands of clients that may not take the fast path.
 _NOTHING: Final[FastCommands] = {}
 # Fast commands between two looks at the clock.
@@ -184,7 +187,7 @@ class FastPath:
         most_output = self._clients.most_output
         record = self._calls.timing.record
         run_slowly = self._slow_path.run
-        queue_run = self._slow_path.queue_run
+        run_whole, queue_run = self._slow_path.run_whole, self._slow_path.queue_run
         longest_run = self.longest_run
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
         run_of: FastCommand | None = None
@@ -217,7 +220,15 @@ class FastPath:
                     if run_of is not None:
                         record(request, run_of, run_count, clock() - begun)
                         run_of = None
-                    turn = run_slowly(session, argv)
+                    run = _whole_transaction(argv, requests, waiting)
+                    if run is not None and run[0] in plain and (turn := run_whole(session, run)) is not None:
+                        more = len(run) - 1
+                        count += more
+                        session.commands_processed += more
+                        next(waiting)
+                        next(waiting)
+                    else:
+                        turn = run_slowly(session, argv)
                     if turn is not Turn.GOES_ON:
                         self._hold_back(session, [argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
                         if self._turns.is_alone:
@@ -347,6 +358,17 @@ class FastPath:
         session.commands_processed -= len(requests)
         self._stats.commands_processed -= len(requests)
         self._queue.hold_back(session, requests)
+
+
+def _whole_transaction(argv: list[bytes], requests: Requests, waiting: Iterator[WireRequest]) -> Run | Mix | None:
+    """The XADDs, or these and XACKs, behind this request, if it is MULTI and the one behind them is EXEC."""
+    if argv not in _MULTI:
+        return None
+    at = len(requests) - length_hint(waiting)
+    if at + 1 >= len(requests) or requests[at + 1] not in _EXEC:
+        return None
+    found = requests[at]
+    return found if isinstance(found, Run | Mix) else None
 
 
 def _take_one_by_one(session: Session, run: Neighbours, requests: Requests, waiting: Iterator[WireRequest]) -> int:

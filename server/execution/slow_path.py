@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.protocol.replies import NO_REPLY, Settled, settled_constant
 from riverbed.store.wire import Mix, Run
@@ -16,15 +17,20 @@ from riverbed.store.wire import Mix, Run
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
+    from riverbed.server.commands.table import Command, Handler
     from riverbed.server.execution.admission import Admission
     from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.control.monitors import Monitors
     from riverbed.server.execution.control.pauses import Pauses
+    from riverbed.server.execution.control.transactions import Transactions
     from riverbed.server.execution.delivery import Delivery
     from riverbed.store.wire import Neighbours
 
 (_QUEUED,) = settled_constant(b"+QUEUED\r\n")
+_BEGUN: Final = b"+OK\r\n"
+_MULTI_WORDS: Final = [b"MULTI"]
+_EXEC_WORDS: Final = [b"EXEC"]
 
 
 class Turn(enum.Enum):
@@ -47,6 +53,7 @@ class SlowPath:
         *,
         pauses: Pauses,
         monitors: Monitors,
+        transactions: Transactions,
         blocking: Blocking,
         kill: Callable[[Session], None],
     ) -> None:
@@ -57,9 +64,11 @@ class SlowPath:
         self._delivery = delivery
         self._pauses = pauses
         self._monitors = monitors
+        self._transactions = transactions
         self._blocking = blocking
         self._signals = blocking.signals
         self._kill = kill
+        self._multi, self._exec = client_command(_MULTI_WORDS), client_command(_EXEC_WORDS)
 
     def queue_run(self, session: Session, run: Neighbours) -> bool:
         """Queue XADDs, or these and XACKs, as they came; -> whether they are queued, and not to be taken one by one.
@@ -73,6 +82,18 @@ class SlowPath:
         self._stats.commands_processed -= len(run)  # they are not, before EXEC
         session.out.append(Settled(_QUEUED * len(run)))
         return True
+
+    def run_whole(self, session: Session, run: Neighbours) -> Turn | None:
+        """Run a transaction of nothing but XADDs, or these and XACKs, that came whole; None when it has to be queued.
+
+        No check is needed, as for `queue_run`: the client is plain.
+        """
+        if session.transaction.watched or session.transaction.watch_broken:
+            return None
+        self._stats.commands_processed -= len(run)  # they are not, before EXEC
+        self._calls.account(session, self._multi, _MULTI_WORDS, 0)
+        session.out.append(Settled(_BEGUN + _QUEUED * len(run)))
+        return self._call(session, self._exec, _EXEC_WORDS, self._transactions.execute_whole, run)
 
     def _bound_queue(self, session: Session) -> None:
         """Close a client whose transaction takes more memory than its input may."""
@@ -98,9 +119,19 @@ class SlowPath:
             return Turn.GOES_ON
         if self._pauses.holds_back(session, command):
             return Turn.WAITS_BEFORE
+        return self._call(session, command, argv)
+
+    def _call(
+        self,
+        session: Session,
+        command: Command,
+        argv: list[bytes],
+        handler: Handler | None = None,
+        run: Neighbours | None = None,
+    ) -> Turn:
         session.last_command = command.full_name
         self._delivery.caller = session
-        reply = self._calls.call(session, command, argv)
+        reply = self._calls.call(session, command, argv, handler, run)
         self._delivery.caller = None
         is_unfinished = reply.__class__ is SlicedCommand and reply.is_alone
         if is_unfinished:

