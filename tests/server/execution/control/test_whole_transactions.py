@@ -82,15 +82,22 @@ def test_it_is_counted_and_logged_as_a_transaction_that_was_queued(tmp_path: Pat
     async def body() -> None:
         ticks = Ticks(tmp_path, slowlog_log_slower_than=0)
         client = ticks.connect()
-        await ticks.ask(client, "XADD s 1-1 f v", "XADD t 1-1 f v", "SLOWLOG RESET")
+        await ticks.ask(client, "XADD s 1-1 f v", "XADD t 1-1 f v")
+        await ticks.ask(client, *ADDS)  # both streams are lent, so that what follows is one line of the log
+        ticks.clock.now_ms += 1
+        await ticks.ask(client, "SLOWLOG RESET")
         replies = await ticks.ask(client, "multi", *ADDS, "exec")
         assert ran_whole(ticks)
-        assert replies == [OK, *[QUEUED] * 10, b"*10\r\n" + b"".join(bulks(*(f"{MS}-{at // 2}" for at in range(10))))]
+        assert replies == [
+            OK,
+            *[QUEUED] * 10,
+            b"*10\r\n" + b"".join(bulks(*(f"{MS + 1}-{at // 2}" for at in range(10)))),
+        ]
         batch = ticks.batches()[-1]
         assert (batch[0], batch[-1], len(batch)) == (b"MULTI", b"EXEC", 12)
         stats = ticks.executor.stats
-        assert [stats.counters(name).calls for name in (b"multi", b"xadd", b"exec")] == [1, 12, 1]
-        assert (stats.commands_processed, client.session.commands_processed) == (3 + 12, 3 + 12)
+        assert [stats.counters(name).calls for name in (b"multi", b"xadd", b"exec")] == [1, 22, 1]
+        assert (stats.commands_processed, client.session.commands_processed) == (13 + 12, 13 + 12)
         assert client.session.last_command == b"exec"
         shown = [b" ".join(call.words) for call in stats.slowlog.calls]
         assert shown == [b"XADD t * f v", b"MULTI", b"SLOWLOG RESET"]
