@@ -108,24 +108,15 @@ class Transactions:
         """
         run, argv, mark = request.run, request.argv, self._txn.mark()
         assert run is not None
-        left: Requests
-        try:
-            first = self._run_neighbours(request, run)
-        except StateLostError:
-            raise
-        except Exception:
-            self._failures.roll_back(mark)  # the command that cannot be executed fails again, alone
-            first, left = FirstReplies(b"", 0), [*run.requests()]
-        else:
-            if first.done == len(run):
-                logged = LoggedTransaction(self._txn, mark.lines)
-                logged.has_runs = _may_be_several(first)
-                logged.end()
-                self._stats.commands_processed += first.done
-                return (array_header(first.done) + first.replies,)
-            left = behind(run, first.done)
+        first = self._run_neighbours(request, run)
+        if first.done == len(run):
+            logged = LoggedTransaction(self._txn, mark.lines)
+            logged.has_runs = _may_be_several(first)
+            logged.end()
+            self._stats.commands_processed += first.done
+            return (array_header(first.done) + first.replies,)
         request.argv, request.run = argv, None
-        request.session.transaction.begin_with(left, len(run))
+        request.session.transaction.begin_with(behind(run, first.done), len(run))
         return self._execute_queued(request, _Begun(mark, first))
 
     def _execute_queued(self, request: Request, ran: _Begun | None) -> Reply:
