@@ -1,6 +1,6 @@
 """The slow path runs a request with every check: it may be refused, queued, shown to monitors or made to wait.
 
-Neighbours that a transaction queues are the exception: what they would be checked for is known before.
+Neighbours in a transaction are the exception: what they would be checked for is known before.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 The executor queues: while `session.transaction.queued` is a list, it appends every command that is not IMMEDIATE.
 These handlers begin and end that state, and ask the executor to run what was queued.
+They are not called for a transaction that the executor need not queue, see `server/execution/slow_path.py`.
 """
 
 from __future__ import annotations
