@@ -152,6 +152,11 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
                 f"{config.dir} cannot be opened: the tables have no room for what the log has beyond them; start with a"
                 " larger lmdb-map-size"
             )
+        case lmdb.MemoryError():
+            return (
+                f"{config.dir} cannot be opened: the address space has no room for the map of its tables; start with a"
+                " smaller lmdb-map-size, or a larger `ulimit -v`"
+            )
         case lmdb.Error():
             return f"{config.dir} cannot be opened: LMDB says {error}; `riverbed check {config.dir}` shows more"
     detail = os.strerror(error.errno) if error.errno else str(error)

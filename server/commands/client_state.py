@@ -115,7 +115,10 @@ class Transaction:
         self.only_reads = True
 
     def begin_with(self, requests: Requests, count: int) -> None:
-        """MULTI, with writes to be executed at once; `count` with the commands that have run before them."""
+        """MULTI, with writes to be executed at once; `count` with the commands that have run before them.
+
+        They are not counted as memory of the client: EXEC takes them over before its first turn ends.
+        """
         self.begin()
         self.queued = requests
         self.queued_count = count

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 _REPORT_SECONDS: Final = 60
+# In the place of what LMDB says, which names an argument of its library.
+MAP_FULL: Final = "it has no room for its rows, see lmdb-map-size"
 # First bytes of replies that say how much follows: bytes, or values.
 _BULKS: Final = (b"$", b"=", b"!")
 _ARRAYS: Final = (b"*", b"~", b"%")
@@ -108,7 +110,8 @@ class Failures:
             return self.refused(command, CommandError(f"ERR internal error: {name} failed ({type(error).__name__})"))
         if isinstance(error, lmdb.Error):
             self._no_space.note(f"{name} was undone: {error}", self._core.clock.monotonic())
-            text = f"MISCONF {name} was undone, the store refused it: {error}"
+            reason = MAP_FULL if isinstance(error, lmdb.MapFullError) else str(error)
+            text = f"MISCONF {name} was undone, the store refused it: {reason}"
         else:
             self._report_bug(f"{name} was undone", error)
             text = f"ERR internal error: {name} was undone ({type(error).__name__})"

@@ -221,7 +221,7 @@ class FastPath:
                         record(request, run_of, run_count, clock() - begun)
                         run_of = None
                     run = _whole_transaction(argv, requests, waiting)
-                    if run is not None and run[0] in plain and (turn := run_whole(session, run)) is not None:
+                    if run is not None and run[0] in plain and (turn := run_whole(session, argv, run)) is not None:
                         more = len(run) - 1
                         count += more
                         session.commands_processed += more

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from riverbed.store.wire import Neighbours
 
 (_QUEUED,) = settled_constant(b"+QUEUED\r\n")
-_BEGUN: Final = b"+OK\r\n"
-_MULTI_WORDS: Final = [b"MULTI"]
+_MULTI_OK: Final = b"+OK\r\n"
 _EXEC_WORDS: Final = [b"EXEC"]
 
 
@@ -68,7 +67,7 @@ class SlowPath:
         self._blocking = blocking
         self._signals = blocking.signals
         self._kill = kill
-        self._multi, self._exec = client_command(_MULTI_WORDS), client_command(_EXEC_WORDS)
+        self._multi, self._exec = client_command([b"MULTI"]), client_command(_EXEC_WORDS)
 
     def queue_run(self, session: Session, run: Neighbours) -> bool:
         """Queue XADDs, or these and XACKs, as they came; -> whether they are queued, and not to be taken one by one.
@@ -83,16 +82,17 @@ class SlowPath:
         session.out.append(Settled(_QUEUED * len(run)))
         return True
 
-    def run_whole(self, session: Session, run: Neighbours) -> Turn | None:
+    def run_whole(self, session: Session, multi: list[bytes], run: Neighbours) -> Turn | None:
         """Run a transaction of nothing but XADDs, or these and XACKs, that came whole; None when it has to be queued.
 
-        No check is needed, as for `queue_run`: the client is plain.
+        `multi` is the request before them.  No check is needed, as for `queue_run`: the client is plain, and the caller
+        knows that the gate lets neighbours pass, so that there is no pause and no monitor either.
         """
         if session.transaction.watched or session.transaction.watch_broken:
             return None
         self._stats.commands_processed -= len(run)  # they are not, before EXEC
-        self._calls.account(session, self._multi, _MULTI_WORDS, 0)
-        session.out.append(Settled(_BEGUN + _QUEUED * len(run)))
+        self._calls.account(session, self._multi, multi, 0)  # it takes no time of its own
+        session.out.append(Settled(_MULTI_OK + _QUEUED * len(run)))
         return self._call(session, self._exec, _EXEC_WORDS, self._transactions.execute_whole, run)
 
     def _bound_queue(self, session: Session) -> None:

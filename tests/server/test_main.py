@@ -191,6 +191,9 @@ def test_a_log_file_that_is_moved_away_is_begun_again(start_riverbed: StartRiver
 def test_a_start_for_which_the_tables_have_no_room_names_the_setting() -> None:
     config = Config.load(["--dir", "here"])
     assert _explained(lmdb.MapFullError("mdb_put"), config).endswith("; start with a larger lmdb-map-size")
+    assert _explained(lmdb.MemoryError("mdb_env_open"), config).endswith(
+        "smaller lmdb-map-size, or a larger `ulimit -v`"
+    )
     assert "LMDB says mdb_put" in _explained(lmdb.DiskError("mdb_put"), config)
 
 

@@ -519,6 +519,20 @@ def test_failures_that_a_client_can_repeat_are_logged_once_a_minute(
     in_loop(body())
 
 
+def test_the_error_for_a_full_map_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        Broken(monkeypatch, b"XLEN", lmdb.MapFullError("use a larger Environment(map_size=)"))
+        ticks = Ticks(tmp_path)
+        [reply] = await ticks.ask(ticks.connect(), "XLEN s")
+        assert (
+            reply
+            == b"-MISCONF xlen was undone, the store refused it: it has no room for its rows, see lmdb-map-size\r\n"
+        )
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_ticks_that_are_undone_are_logged_once_a_minute(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
