@@ -60,7 +60,7 @@ class Transactions(Protocol):
     """What a command may ask of the transactions."""
 
     def execute(self, request: Request) -> Reply:
-        """Run the commands that the session has queued, as one transaction; -> the list of their replies (EXEC)."""
+        """Run what the session has queued, or `request.run`, as one transaction; -> the list of the replies (EXEC)."""
 
     def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
         """Break the session's next transaction if `key` of its database changes, or expires then (WATCH)."""

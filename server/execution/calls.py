@@ -39,17 +39,10 @@ class Calls:
         self._stats = context.stats
         self._request = Request(no_session, context.txn, context)  # reused for every client
 
-    def call(
-        self,
-        session: Session,
-        command: Command,
-        argv: list[bytes],
-        handler: Handler | None = None,
-        run: Neighbours | None = None,
-    ) -> Reply:
+    def call(self, session: Session, command: Command, argv: list[bytes], run: Neighbours | None = None) -> Reply:
         """Run the command for the client, and account for it; one that waits is one call, at the end of its wait.
 
-        `handler` stands in the place of the command's own, for a `run`.
+        `run` is for an EXEC whose commands were not queued.
         """
         request = self._request
         request.session = session
@@ -57,7 +50,7 @@ class Calls:
         request.argv, request.run = argv, run
         request.now_ms = self._core.now_ms()
         begun = time.perf_counter_ns()
-        reply = self.attempt(request, command, handler or command.handler)
+        reply = self.attempt(request, command, command.handler)
         nanoseconds = time.perf_counter_ns() - begun
         request.argv, request.run = [], None  # or the words would stay in memory until the next call
         if session.blocked is not None:

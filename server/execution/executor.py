@@ -120,7 +120,6 @@ class Executor:
             delivery,
             pauses=self.pauses,
             monitors=monitors,
-            transactions=self.transactions,
             blocking=self.blocking,
             kill=self.control.kill,
         )

@@ -17,13 +17,12 @@ from riverbed.store.wire import Mix, Run
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.commands.table import Command, Handler
+    from riverbed.server.commands.table import Command
     from riverbed.server.execution.admission import Admission
     from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.control.monitors import Monitors
     from riverbed.server.execution.control.pauses import Pauses
-    from riverbed.server.execution.control.transactions import Transactions
     from riverbed.server.execution.delivery import Delivery
     from riverbed.store.wire import Neighbours
 
@@ -52,7 +51,6 @@ class SlowPath:
         *,
         pauses: Pauses,
         monitors: Monitors,
-        transactions: Transactions,
         blocking: Blocking,
         kill: Callable[[Session], None],
     ) -> None:
@@ -63,7 +61,6 @@ class SlowPath:
         self._delivery = delivery
         self._pauses = pauses
         self._monitors = monitors
-        self._transactions = transactions
         self._blocking = blocking
         self._signals = blocking.signals
         self._kill = kill
@@ -93,7 +90,7 @@ class SlowPath:
         self._stats.commands_processed -= len(run)  # they are not, before EXEC
         self._calls.account(session, self._multi, multi, 0)  # it takes no time of its own
         session.out.append(Settled(_MULTI_OK + _QUEUED * len(run)))
-        return self._call(session, self._exec, _EXEC_WORDS, self._transactions.execute_whole, run)
+        return self._call(session, self._exec, _EXEC_WORDS, run)
 
     def _bound_queue(self, session: Session) -> None:
         """Close a client whose transaction takes more memory than its input may."""
@@ -121,17 +118,10 @@ class SlowPath:
             return Turn.WAITS_BEFORE
         return self._call(session, command, argv)
 
-    def _call(
-        self,
-        session: Session,
-        command: Command,
-        argv: list[bytes],
-        handler: Handler | None = None,
-        run: Neighbours | None = None,
-    ) -> Turn:
+    def _call(self, session: Session, command: Command, argv: list[bytes], run: Neighbours | None = None) -> Turn:
         session.last_command = command.full_name
         self._delivery.caller = session
-        reply = self._calls.call(session, command, argv, handler, run)
+        reply = self._calls.call(session, command, argv, run)
         self._delivery.caller = None
         is_unfinished = reply.__class__ is SlicedCommand and reply.is_alone
         if is_unfinished:

@@ -2,7 +2,7 @@
 
 The executor queues: while `session.transaction.queued` is a list, it appends every command that is not IMMEDIATE.
 These handlers begin and end that state, and ask the executor to run what was queued.
-They are not called for a transaction that the executor need not queue, see `server/execution/slow_path.py`.
+MULTI is not called for a transaction that the executor need not queue, and EXEC is given its commands as `request.run`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def multi(request: Request) -> Reply:
 )
 def exec_(request: Request) -> Reply:
     """EXEC -> the replies of the queued commands; null when a watched key has changed."""
-    if request.session.transaction.queued is None:
+    if request.session.transaction.queued is None and request.run is None:
         raise CommandError(EXEC_WITHOUT_MULTI)
     return request.context.transactions.execute(request)
 

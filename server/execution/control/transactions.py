@@ -99,15 +99,15 @@ class Transactions:
 
         Transactions that only read have nothing to undo: one with a long reply waits for a view, and runs again.
         """
-        return self._execute_queued(request, None)
+        run = request.run
+        return self._execute_queued(request, None) if run is None else self._execute_whole(request, run)
 
-    def execute_whole(self, request: Request) -> Reply:
-        """As `execute`, for neighbours that were not queued, as their MULTI and EXEC have come with them.
+    def _execute_whole(self, request: Request, run: Neighbours) -> Reply:
+        """Run neighbours that were not queued, as their MULTI and EXEC have come with them.
 
         An XADD that is not simple, see `Database.append_run`, and those behind it run as if they had been queued.
         """
-        run, argv, mark = request.run, request.argv, self._txn.mark()
-        assert run is not None
+        argv, mark = request.argv, self._txn.mark()
         first = self._run_neighbours(request, run)
         if first.done == len(run):
             logged = LoggedTransaction(self._txn, mark.lines)
