@@ -11,7 +11,7 @@ from tests.support.documents import NO_TEST, RUN, SHOWN, Block, Page, blocks_of,
 from tests.support.servers import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKING = [*PAGES, ROOT / "SECURITY.md", ROOT / "store" / "FORMAT.md", *sorted(ROOT.glob("*/README.md"))]
+LINKING = [*PAGES, ROOT / "SECURITY.md", ROOT / "store" / "FORMAT.md", *sorted(ROOT.glob("[!.]*/README.md"))]
 MAX_NOT_RUN = 6
 
 
