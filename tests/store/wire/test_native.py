@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import subprocess
@@ -263,26 +264,20 @@ def test_nothing_is_left_behind(native: ModuleType) -> None:
             compare_searches(native, again, file)
             compare_streams(native, again)
 
+    held = [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Ranges, native.Tail]
     work()
-    counts = list(
-        map(
-            sys.getrefcount,
-            [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Ranges, native.Tail],
-        )
-    )
-    blocks = sys.getallocatedblocks()
-    for _ in range(20):
-        work()
-    assert (
-        list(
-            map(
-                sys.getrefcount,
-                [*chunks, PREFIX, LOG_HEAD, native.Run, native.Mix, native.Claims, native.Ranges, native.Tail],
-            )
-        )
-        == counts
-    )
-    assert sys.getallocatedblocks() - blocks < 100  # of 20 rounds with some 4,000 objects each
+    counts = [sys.getrefcount(one) for one in held]
+    grown = []
+    for _ in range(4):
+        gc.collect()
+        blocks = sys.getallocatedblocks()
+        for _ in range(10):
+            work()
+        gc.collect()
+        grown.append(sys.getallocatedblocks() - blocks)
+    assert [sys.getrefcount(one) for one in held] == counts
+    # Other threads of the process allocate too, now and then; a leak shows in each of the four.
+    assert min(grown) < 50  # of 10 rounds with some 4,000 objects each
 
 
 def test_a_run_keeps_its_chunk(native: ModuleType) -> None:
