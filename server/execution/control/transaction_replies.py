@@ -14,155 +14,34 @@ between two changes of the store, with a view, and its long replies are read fro
 from __future__ import annotations
 
 import contextlib
-import os
-import resource
-from collections.abc import Callable, Generator, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
+from riverbed.server.execution.control.spool import Spool, SpoolError
 from riverbed.server.protocol.encode import array_header
 from riverbed.server.protocol.replies import LONG_BYTES, LongReply, Mixture, Settled
-from riverbed.store.disk.nameless import nameless_file
 from riverbed.store.streams.view import PIECE_BYTES
 from riverbed.store.tables.view import OpenView
 
 if TYPE_CHECKING:
+    from riverbed.server.execution.control.spool import SpoolSpace
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.engine import Engine
     from riverbed.store.tables.view import View
 
-# In the files of all clients together: a transaction whose replies need more is undone.
-MAX_SPOOLED_BYTES: Final = 4 << 30
-# Descriptors that are left for the log, the tables and child processes when a file of replies is open.
-_SPARE_DESCRIPTORS: Final = 8
-# Written between two checks of the free space.
-_BYTES_A_SPACE_CHECK: Final = 16 << 20
 # What a queued command may add to the replies in memory: the command itself takes more.
-_BYTES_A_COMMAND: Final = 128
+_BYTES_A_COMMAND = 128
 # A reply of up to so much may be kept beyond that, for a command that rests on no table.
 _SHORT_BYTES: Final = 128
 # A reply of up to so much is made in memory, even when it is for the file.
-_MIN_ROOM: Final = 64 << 10
+_MIN_ROOM = 64 << 10
 # Replies that are read from a view while they are sent: each takes a kilobyte or two until then.
-_MAX_FROM_VIEW: Final = 10_000
-
-
-class SpoolError(Exception):
-    """There is no room for the replies of a transaction.  The text is for the client."""
+_MAX_FROM_VIEW = 10_000
+_PIECE_BYTES = PIECE_BYTES
 
 
 class ViewNeededError(Exception):
     """A transaction that only reads has to run again, with a view."""
-
-
-class SpoolSpace:
-    """The bytes that the files of all transactions take together, and their limit."""
-
-    def __init__(self, engine: Engine, clients_to_come: Callable[[], int]) -> None:
-        """`clients_to_come` returns how many more clients may connect."""
-        self._engine = engine
-        self._clients_to_come = clients_to_come
-        self._unchecked_bytes = _BYTES_A_SPACE_CHECK
-        self.bytes = 0
-
-    @property
-    def directory(self) -> Path:
-        return self._engine.directory
-
-    def take(self, size: int) -> None:
-        """Take `size` bytes more.  Raises SpoolError, OSError."""
-        if self.bytes + size > MAX_SPOOLED_BYTES:
-            raise SpoolError(f"the replies of all transactions would take more than {MAX_SPOOLED_BYTES >> 30} GB")
-        self._unchecked_bytes += size
-        if self._unchecked_bytes >= _BYTES_A_SPACE_CHECK:
-            reserve = self._engine.space.reserve_bytes
-            # leave more than the reserve: no write is to be refused because of replies
-            if self._engine.files.free_bytes(self.directory) - self._unchecked_bytes < reserve + (reserve >> 2):
-                raise SpoolError("its replies are too long for memory, and the disk is nearly full")
-            self._unchecked_bytes = 0
-        self.bytes += size
-
-    def check_descriptor(self, descriptor: int) -> None:
-        """Raise SpoolError if a file with this descriptor, the lowest free one, leaves too few for everything else.
-
-        A server that has no descriptor left to open its log stops.
-        """
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        needed = self._clients_to_come() + _SPARE_DESCRIPTORS
-        if limit != resource.RLIM_INFINITY and limit - descriptor - 1 < needed:
-            raise SpoolError("its replies are too long for memory, and too many files are open (see ulimit -n)")
-
-    def give_back(self, size: int) -> None:
-        self.bytes -= size
-
-
-@contextlib.contextmanager
-def _as_spool_error() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise SpoolError(f"its replies are too long for memory, and a file cannot take them: {error}") from error
-
-
-class _Spool:
-    """A file that is written, then read from its beginning, and gone when it is closed."""
-
-    def __init__(self, space: SpoolSpace) -> None:
-        """Raises SpoolError."""
-        self._space = space
-        self._held = contextlib.ExitStack()
-        with _as_spool_error():
-            self._file = self._held.enter_context(nameless_file(space.directory, "replies-"))
-        try:
-            space.check_descriptor(self._file.fileno())
-        except SpoolError:
-            self._held.close()
-            raise
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
-        self._size = 0
-        self.written_bytes = 0
-
-    def append(self, data: bytes) -> None:
-        """Raises SpoolError."""
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes >= PIECE_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write what was gathered.  Raises SpoolError."""
-        if not self._gathered:
-            return
-        rest = memoryview(b"".join(self._gathered))
-        self._gathered.clear()
-        self._gathered_bytes = 0
-        with _as_spool_error():
-            self._space.take(len(rest))
-            self._size += len(rest)
-            end = self.written_bytes + len(rest)
-            while rest:
-                rest = rest[self._file.write(rest) :]
-            self.written_bytes = end
-
-    @property
-    def end(self) -> int:
-        """Where the next bytes will be in the file."""
-        return self.written_bytes + self._gathered_bytes
-
-    def pieces(self, part: range) -> Generator[bytes, None, None]:
-        """The bytes of `part` of the file.  Raises OSError."""
-        at = part.start
-        while at < part.stop:
-            data = os.pread(self._file.fileno(), min(PIECE_BYTES, part.stop - at), at)
-            if not data:
-                raise OSError("a file of replies is shorter than what was written to it")
-            at += len(data)
-            yield data
-
-    def close(self) -> None:
-        self._space.give_back(self._size)
-        self._held.close()
 
 
 class TransactionReplies:
@@ -184,7 +63,7 @@ class TransactionReplies:
         self._lasting: list[bool] = []  # whether a failed commit leaves the part true
         self._counts: dict[int, int] = {}  # of the commands whose replies are part number so and so, unless it is one
         self._from_view = 0
-        self._spool: _Spool | None = None
+        self._spool: Spool | None = None
 
     @property
     def room(self) -> int:
@@ -234,7 +113,7 @@ class TransactionReplies:
     def _spool_all(self, pieces: Iterable[bytes]) -> None:
         """Put the next part into the file."""
         if self._spool is None:
-            self._spool = _Spool(self._space)
+            self._spool = Spool(self._space)
         start = self._spool.end
         for piece in pieces:
             self._spool.append(piece)
@@ -277,7 +156,7 @@ class TransactionReplies:
                 self._spool.flush()
         self._replace_undone(line)
         in_parts = len(self._parts) + sum(self._counts.values()) - len(self._counts)
-        left, in_piece = self._count - in_parts, max(PIECE_BYTES // len(line), 1)
+        left, in_piece = self._count - in_parts, max(_PIECE_BYTES // len(line), 1)
         self._parts += [line * in_piece] * (left // in_piece) + [line * (left % in_piece)]
         self._lasting = [True] * len(self._parts)
         self._from_view = 0  # the parts are bytes, or in the file
@@ -304,7 +183,7 @@ class TransactionReplies:
             if isinstance(part, bytes):
                 small.append(part)
                 size += len(part)
-            if not isinstance(part, bytes) or size >= PIECE_BYTES:
+            if not isinstance(part, bytes) or size >= _PIECE_BYTES:
                 yield b"".join(small)
                 small.clear()
                 size = 0

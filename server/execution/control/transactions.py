@@ -18,12 +18,8 @@ from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.control.logged_lines import LoggedTransaction
-from riverbed.server.execution.control.transaction_replies import (
-    SpoolError,
-    SpoolSpace,
-    TransactionReplies,
-    ViewNeededError,
-)
+from riverbed.server.execution.control.spool import SpoolError, SpoolSpace
+from riverbed.server.execution.control.transaction_replies import TransactionReplies, ViewNeededError
 from riverbed.server.protocol.encode import array_header, encode, error_line
 from riverbed.server.protocol.replies import NULL_ARRAY, FirstReplies, LongReply, Settled
 from riverbed.store.errors import StateLostError

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from riverbed.store.tables.transaction import Namespace
 
 # Watches that end in one step: a quarter of a millisecond.
-_KEYS_A_STEP: Final = 500
+_KEYS_A_STEP = 500
 # The memory that a watched key takes besides its bytes, measured.
 WATCH_BYTES: Final = 240
 

@@ -23,7 +23,7 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.dispatch import find_command
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS, Flag
-from riverbed.server.execution.control import transaction_replies
+from riverbed.server.execution.control import spool, transaction_replies
 from riverbed.server.replication.follower import State
 from tests.support.raw import Frames
 from tests.support.ticks import Client, Ticks, in_loop
@@ -453,8 +453,9 @@ def test_so_is_one_with_replies_that_are_too_long_for_memory(tmp_path: Path, mon
 
 
 def test_so_is_one_that_has_no_room_for_its_replies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LONG_BYTES", "_BYTES_A_COMMAND", "MAX_SPOOLED_BYTES"):
+    for name in ("LONG_BYTES", "_BYTES_A_COMMAND"):
         monkeypatch.setattr(transaction_replies, name, 0)
+    monkeypatch.setattr(spool, "MAX_SPOOLED_BYTES", 0)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)

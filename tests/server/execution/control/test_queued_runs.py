@@ -13,7 +13,7 @@ import pytest
 
 from riverbed.server.commands import client_state
 from riverbed.server.commands.client_state import request_bytes
-from riverbed.server.execution.control import transaction_replies, transactions
+from riverbed.server.execution.control import spool, transaction_replies, transactions
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.store.databases import lent
 from riverbed.store.errors import Refusal
@@ -145,8 +145,9 @@ def test_what_fails_takes_back_each_command_of_a_run_and_leaves_what_rests_on_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str, where: int
 ) -> None:
     if why == "room":
-        for name in ("LONG_BYTES", "_BYTES_A_COMMAND", "MAX_SPOOLED_BYTES"):
+        for name in ("LONG_BYTES", "_BYTES_A_COMMAND"):
             monkeypatch.setattr(transaction_replies, name, 0)
+        monkeypatch.setattr(spool, "MAX_SPOOLED_BYTES", 0)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)

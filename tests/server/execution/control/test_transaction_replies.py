@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.execution.control import transaction_replies as transactionreplies
+from riverbed.server.execution.control import spool, transaction_replies
 from tests.support.raw import parse
 from tests.support.store.stores import dump_database
 from tests.support.ticks import Client, Ticks, in_loop
@@ -51,11 +51,12 @@ def small_room(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
         monkeypatch.undo()
         if on:
             for name in ("LONG_BYTES", "_MIN_ROOM"):
-                monkeypatch.setattr(transactionreplies, name, 300)
-            monkeypatch.setattr(transactionreplies, "_BYTES_A_COMMAND", 0)
-            monkeypatch.setattr(transactionreplies, "_MAX_FROM_VIEW", 3)
+                monkeypatch.setattr(transaction_replies, name, 300)
+            monkeypatch.setattr(transaction_replies, "_BYTES_A_COMMAND", 0)
+            monkeypatch.setattr(transaction_replies, "_MAX_FROM_VIEW", 3)
             monkeypatch.setattr("riverbed.store.streams.view.PIECE_BYTES", 1000)
-            monkeypatch.setattr(transactionreplies, "PIECE_BYTES", 1000)
+            monkeypatch.setattr(spool, "PIECE_BYTES", 1000)
+            monkeypatch.setattr(transaction_replies, "_PIECE_BYTES", 1000)
 
     return change
 
@@ -184,7 +185,7 @@ def test_without_space_for_the_replies_all_that_a_transaction_did_to_the_tables_
         assert client.session.db.number == 0
         ticks.files.free = None
         assert other.replies() == [b"$3\r\n1-0\r\n"]
-        monkeypatch.setattr(transactionreplies, "MAX_SPOOLED_BYTES", 2000)
+        monkeypatch.setattr(spool, "MAX_SPOOLED_BYTES", 2000)
         assert (await execute(client, transaction)).startswith(undone + b"the replies of all transactions")
 
         def fail(*_: object, **__: object) -> None:
@@ -196,7 +197,7 @@ def test_without_space_for_the_replies_all_that_a_transaction_did_to_the_tables_
         assert ticks.executor.transactions.space.bytes == 0
         await ticks.ask(client, "DEL other")
         assert dump_database(ticks.engine.txn.databases[0]) == before
-        monkeypatch.setattr(transactionreplies, "MAX_SPOOLED_BYTES", 1 << 20)
+        monkeypatch.setattr(spool, "MAX_SPOOLED_BYTES", 1 << 20)
         assert (await execute(client, transaction)).startswith(b"*6\r\n")
         ticks.close()
 

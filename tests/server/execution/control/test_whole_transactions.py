@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from riverbed.server.execution.control import transaction_replies
+from riverbed.server.execution.control import spool, transaction_replies
 from riverbed.store.databases import lent
 from tests.support.runs import bulks, same
 from tests.support.ticks import Ticks, in_loop
@@ -210,8 +210,9 @@ def test_a_bug_in_a_run_undoes_the_transaction_and_nothing_before_it(tmp_path: P
 
 
 def test_replies_that_have_no_room_undo_what_has_run_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LONG_BYTES", "_BYTES_A_COMMAND", "MAX_SPOOLED_BYTES"):
+    for name in ("LONG_BYTES", "_BYTES_A_COMMAND"):
         monkeypatch.setattr(transaction_replies, name, 0)
+    monkeypatch.setattr(spool, "MAX_SPOOLED_BYTES", 0)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
