@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.streams import NodeRow, decode_stream_prefix, id_in_key, stream_prefix
-from riverbed.store.ids import StreamID, pack_id
+from riverbed.store.ids import MIN_ID, StreamID, pack_id
 from riverbed.store.tables import ranges
 from riverbed.store.tables.ranges import seek
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # The first chunk is short: most trims remove a node or none.
 _FIRST_CHUNK: Final = 8
-_CHUNK: Final = 1000
+_CHUNK = 1000
 
 
 def first_node(nodes: lmdb.Cursor[bytes], prefix: bytes, floor_id: StreamID, first_id: StreamID) -> NodeRow:
@@ -79,6 +79,49 @@ def seek_last_node(nodes: lmdb.Cursor[bytes], prefix: bytes) -> NodeRow | None:
         return None
     node = NodeRow.unpack(*nodes.item())
     return node if nodes.key().startswith(prefix) else None
+
+
+class NodeCounts:
+    """Counts deleted entries out of the closed nodes of a stream: each node is written once for neighbours in a row."""
+
+    def __init__(self, nodes: lmdb.Cursor[bytes], prefix: bytes) -> None:
+        self._nodes = nodes  # for no other use until `settle`
+        self._prefix = prefix
+        self._node: NodeRow | None = None
+        self._key = b""
+        self._first = MIN_ID
+        self._gone = 0  # entries of the node
+        self._emptied = 0
+
+    def count_out(self, entry_id: StreamID) -> None:
+        """Count out an entry that was there.  Raises DamagedRowError."""
+        node = self._node
+        if node is None or not self._first <= entry_id <= node.last_id:
+            self._write()
+            self._node = node = seek_node(self._nodes, self._prefix, entry_id)
+            self._key = self._nodes.key()
+            self._first = id_in_key(self._key)
+        self._gone += 1
+        if self._gone > node.live:
+            raise _damaged(self._prefix)
+
+    def settle(self) -> int:
+        """Write what was counted; -> how many nodes became empty, and are gone, since the last call."""
+        self._write()
+        emptied, self._emptied = self._emptied, 0
+        return emptied
+
+    def _write(self) -> None:
+        node, gone = self._node, self._gone
+        if node is None:
+            return
+        if node.live > gone:
+            left = NodeRow(node.live - gone, node.total, node.size, node.last_id)
+            self._nodes.put(self._key, left.pack(self._key))
+        else:
+            self._nodes.delete()
+            self._emptied += 1
+        self._node, self._gone = None, 0
 
 
 def _damaged(prefix: bytes) -> DamagedRowError:

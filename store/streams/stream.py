@@ -25,7 +25,7 @@ from riverbed.store.format.entries import sealed_row
 from riverbed.store.format.resp import ARRAY_HEADS, array_head, bulk, encode_words, id_bulk, word_pieces
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import Change, IdempotenceSettings
-from riverbed.store.streams.nodes import seek_last_node, seek_node
+from riverbed.store.streams.nodes import NodeCounts, seek_last_node
 from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.tables import ranges
 from riverbed.store.tables.ranges import seek
@@ -207,11 +207,11 @@ class Stream(ReadableStream):
 
     def delete_entries(self, entry_ids: list[StreamID]) -> list[bool]:
         """Delete the `entry_ids` that exist, in order; -> for each whether it did.  Logs `XDEL key id ...` of these."""
-        hits = [self._delete_entry(entry_id) for entry_id in entry_ids]
+        hits = self._delete_rows(entry_ids)
         deleted = [entry_id for entry_id, hit in zip(entry_ids, hits, strict=True) if hit]
         if deleted:
             self.max_deleted_id = max(self.max_deleted_id, *deleted)
-            self._refresh_edges()
+            self._refresh_edges(deleted)
             self.touch()
             self.txn.log_command(self.namespace.number, [b"XDEL", self.key, *map(id_text, deleted)])
             self.txn.notify_interest(Change.MODIFIED, self.namespace, self.key)
@@ -290,47 +290,50 @@ class Stream(ReadableStream):
         nodes.delete()
         self.node_count -= 1
 
-    def _delete_entry(self, entry_id: StreamID) -> bool:
-        """Delete one row and subtract it from its node's count.  `_refresh_edges` must follow."""
-        if not self.has(entry_id):
-            return False
-        self.txn.change_begins()
-        self.txn.delete_entry()
-        self.length -= 1
-        if self.tail_total > self.tail_dead and entry_id >= self.tail_first_id:
-            self.tail_dead += 1
-            if self.tail_dead == self.tail_total:
-                self.drop_tail()
-                self._reopen_last_node()
-            return True
-        nodes = self.txn.nodes
-        node = seek_node(nodes, self.prefix, entry_id)
-        if node.live > 1:
-            key = nodes.key()
-            nodes.put(key, node._replace(live=node.live - 1).pack(key))
-        else:
-            nodes.delete()
-            self.node_count -= 1
-        return True
+    def _delete_rows(self, entry_ids: list[StreamID]) -> list[bool]:
+        """Delete the rows that exist and count them out of their nodes; -> for each whether it did.
+
+        `_refresh_edges` must follow.
+        """
+        txn = self.txn
+        counts = NodeCounts(txn.nodes, self.prefix)
+        hits = []
+        for entry_id in entry_ids:
+            hit = self.has(entry_id)
+            hits.append(hit)
+            if not hit:
+                continue
+            txn.change_begins()
+            txn.delete_entry()
+            self.length -= 1
+            if self.tail_total > self.tail_dead and entry_id >= self.tail_first_id:
+                self.tail_dead += 1
+                if self.tail_dead == self.tail_total:
+                    self.node_count -= counts.settle()
+                    self.drop_tail()
+                    self._reopen_last_node()
+            else:
+                counts.count_out(entry_id)
+        self.node_count -= counts.settle()
+        return hits
 
     def drop_entries(self, entry_ids: list[StreamID]) -> None:
         """Delete existing entries as a trim does: `max_deleted_id` stays.  Logs nothing."""
-        for entry_id in entry_ids:
-            self._delete_entry(entry_id)
-        self._refresh_edges()
+        self._delete_rows(entry_ids)
+        self._refresh_edges(entry_ids)
         self.touch()
 
-    def _refresh_edges(self) -> None:
-        """Find the first and the last live entry again after rows were deleted."""
+    def _refresh_edges(self, deleted: list[StreamID]) -> None:
+        """Find the first and the last live entry again where they are among the `deleted`."""
         if not self.length:
             self.first_id = self.last_live_id = MIN_ID
             return
         reader = self.txn.reader
-        if not self._is_there(self.first_id):
+        if self.first_id in deleted:
             found = seek(reader, self.prefix + pack_id(max(self.first_id, self.floor_id)))
             self._require_own(found)
             self.first_id = streams.id_in_key(reader.key())
-        if not self._is_there(self.last_live_id):
+        if self.last_live_id in deleted:
             found = ranges.seek_below(reader, self.prefix + pack_id(self.last_live_id))
             self._require_own(found)
             self.last_live_id = streams.id_in_key(reader.key())

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
-from riverbed.server.commands.arguments import Args
+from riverbed.server.commands.arguments import Args, parse_entry_id
 from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
 from riverbed.server.commands.streams.options import (
     AutoSeq,
@@ -183,10 +183,14 @@ def xlen(request: Request) -> int:
 @command("XDEL key id [id ...]", Flag.WRITE | Flag.FAST, summary="Deletes entries from a stream.")
 def xdel(request: Request) -> Reply:
     """XDEL key id [id ...] -> how many entries went.  With a missing key the answer is 0 before the IDs are parsed."""
-    return in_slices(request, _delete, is_short=len(request.argv) <= SLICE_IDS)
+    argv = request.argv
+    if len(argv) > SLICE_IDS:
+        return in_slices(request, _delete_in_slices)
+    stream = request.db.stream(argv[1], request.now_ms)
+    return 0 if stream is None else _delete(request, stream, [parse_entry_id(word) for word in argv[2:]])
 
 
-def _delete(request: Request) -> Work:
+def _delete_in_slices(request: Request) -> Work:
     argv = request.argv
     if request.db.stream(argv[1], request.now_ms) is None:
         return 0
@@ -198,10 +202,14 @@ def _delete(request: Request) -> Work:
         stream = request.db.stream(argv[1], request.now_ms)
         if stream is None:
             break
-        deleted = sum(stream.delete_entries([unpack_id(packed) for packed in packed_ids[at : at + SLICE_IDS]]))
-        request.txn.changes += deleted
-        total += deleted
+        total += _delete(request, stream, [unpack_id(packed) for packed in packed_ids[at : at + SLICE_IDS]])
     return total
+
+
+def _delete(request: Request, stream: Stream, entry_ids: list[StreamID]) -> int:
+    deleted = sum(stream.delete_entries(entry_ids))
+    request.txn.changes += deleted
+    return deleted
 
 
 @command(
