@@ -4,8 +4,8 @@
     commit        the list goes to the log in one write, durable as the fsync policy says; replies may go out
     checkpoint    LMDB is committed with the log position it covers, and the disk catches up, the log first
 
-The state is the last checkpoint plus the log's tail.  `tables/power_loss.py` says what a power cut may destroy of a
-checkpoint that is not durable yet.  The engine's parts are in `running/`:
+The state is the last checkpoint plus the log's tail.  `tables/data_file/power_loss.py` says what a power cut may
+destroy of a checkpoint that is not durable yet.  The engine's parts are in `running/`:
 
     keeper         the log: when it is synced, and when its next file begins
     statements     what its manifest states: replication ids and policy

@@ -219,7 +219,7 @@ class Rewriting:
         finally:
             self._worker = None
             engine.tables.env.reader_check()  # a killed reader would keep pages from being used again
-        # A power loss may undo the last checkpoint, see `tables/power_loss.py`.  The files that the one before goes on
+        # A power loss may undo the last checkpoint, see `power_loss.py`.  The files that the one before goes on
         # from are about to be deleted.
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.check.findings import Violation
-from riverbed.store.tables.pages import walk_pages
+from riverbed.store.tables.data_file.pages import walk_pages
 
 # A file that is being written may grow between two reads of it.
 _TRIES: Final = 5

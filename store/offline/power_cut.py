@@ -14,7 +14,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import LogHome
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.swap import Places, settle
-from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 
 

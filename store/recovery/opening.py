@@ -28,7 +28,7 @@ from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.recovery.start_changes import StartChanges
 from riverbed.store.swap import KilledCompaction, Places
-from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 
 

@@ -6,7 +6,7 @@ start looks before it writes, and this module undoes what a start must write to 
 
     state/             made, with LMDB's files, where there was none
     state/lock.mdb     the readers of the tables, which LMDB writes as soon as it opens them
-    state/data.mdb     the older of the two meta pages in the place of the newer, see `store/tables/power_loss.py`;
+    state/data.mdb     the older of the two meta pages in the place of the newer, see `power_loss.py`;
                        behind its end, what LMDB writes of a long transaction before that is committed
     state/compact/     the tables of a compaction that was killed, moved to their place
 
@@ -36,9 +36,9 @@ from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file, read_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
 from riverbed.store.recovery.kept_pages import kept_pages
 from riverbed.store.swap import KilledCompaction
-from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file.power_loss import WentBack
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.power_loss import WentBack
 
 # The files that opening the tables makes in their folder.
 _NAMES: Final = (DATA_NAME, LOCK_NAME, powercut.MARK_NAME, powercut.NEW_MARK_NAME)

@@ -30,7 +30,8 @@ from riverbed.store.log.commands import Piece
 from riverbed.store.log.manifest import LogFile, Manifest
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.rewrite.state import pieces
-from riverbed.store.tables.environment import Tables, refuse_broken_pages
+from riverbed.store.tables.data_file.soundness import refuse_broken_pages
+from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 
 _BASE_SEQ: Final = 1

@@ -1,5 +1,5 @@
 """The LMDB environment and plain access to its tables: the write transaction that all requests share, read
-transactions, ranges of rows, dead rows and their deletion, the state after a power cut.
+transactions, ranges of rows, dead rows and their deletion.  `data_file/` looks at LMDB's file without LMDB.
 
 This package knows no stream and no group; the packages above it do.  Read `environment` first, then `transaction`.
 """

@@ -22,7 +22,6 @@ import errno
 import mmap
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -42,8 +41,9 @@ from riverbed.store.format.meta import (
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.options import map_for_file
-from riverbed.store.tables import power_loss as powercut
-from riverbed.store.tables.pages import walk_pages
+from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file.mapped import MappedFile
+from riverbed.store.tables.data_file.soundness import refuse_broken_pages, require_whole
 from riverbed.store.tables.upgrade import upgrade
 
 TABLES: Final = (
@@ -68,14 +68,8 @@ TABLES: Final = (
 MAX_READERS: Final = 1024
 LOCK_HEAD_BYTES: Final = 128
 READER_BYTES: Final = 64
-# Walks over pages, if the walk before has found damage, and the time between two.
-_WALKS: Final = 4
-_WALK_AGAIN_S: Final = 0.05
 # A larger file is not walked at a start: 5 us a page would be 2.5 s for ten million entries.
 _WALKED_AT_START_BYTES: Final = 4 << 20
-# A mapped file of more bytes is mapped again when it has grown by one part in so many.
-_LARGE: Final = 16 << 20
-_GROWN: Final = 8
 _LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
@@ -140,8 +134,7 @@ class Tables:
         self._syncs_later = syncs_later
         self._reader_lock: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
-        self._pages: mmap.mmap | bytes = b""  # the file, for `committed_pages`
-        self._looked_for = -1  # the commit behind which it was looked whether the file has grown
+        self._mapped = MappedFile(path / DATA_NAME)
         if readonly and not frozen:
             powercut.refuse_doubt(path)
             self._reader_lock = hold_instead_of_registering(directory, path)
@@ -153,7 +146,7 @@ class Tables:
             self._release_reader_lock()
             raise
         try:
-            self._require_whole()
+            require_whole(self.env, path / DATA_NAME)
             self._first = self.env.begin(write=True) if commits_later else None
             is_new = self._check_version(readonly, frozen)
             self.is_new = is_new or was_made
@@ -181,31 +174,7 @@ class Tables:
         left.  These look into the file without it: keys from all over a large table take 0.2 us each in place of 0.8,
         as their waits for memory overlap.  What such a transaction has changed since is not seen.
         """
-        if self._looked_for != commit_no:
-            self._looked_for = commit_no
-            self._map_grown()
-        return self._pages
-
-    def _map_grown(self) -> None:
-        """Map the file into memory, if it has grown, a large one only if it has grown much.
-
-        To unmap what was mapped before takes up to a millisecond for 100 MB.
-        """
-        path = self.path / DATA_NAME
-        try:
-            mapped = len(self._pages)
-            unmapped = path.stat().st_size - mapped
-            if not unmapped or (mapped > _LARGE and unmapped < mapped // _GROWN):
-                return
-            fd = open_file(path, os.O_RDONLY)
-            try:
-                pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-            finally:
-                os.close(fd)
-        except (OSError, ValueError):
-            return  # LMDB is asked for what is not mapped
-        pages.madvise(mmap.MADV_RANDOM)
-        self._pages = pages
+        return self._mapped.pages(commit_no)
 
     def lock_file(self) -> int:
         """A descriptor of LMDB's lock file, which stays open as long as the tables.  Raises OSError.
@@ -220,35 +189,6 @@ class Tables:
         if self._reader_lock is not None:
             os.close(self._reader_lock)
             self._reader_lock = None
-
-    def _require_whole(self) -> None:
-        """Raise CorruptionError when pages are beyond the end of the file: reading such a page kills the process.
-
-        Only a walk over all pages shows whether these pages are in use, or were allocated and not needed.  The walk
-        takes a second for a million entries, so it is skipped if the file has room for every page.
-        """
-        if self._lacking() is None:
-            return
-        # A server may be writing the file: while a reader is open, it uses no page again that the walk may reach, but
-        # the walk may meet a file that is about to grow, or half of a new meta page.
-        with self.env.begin():
-            for tries_left in reversed(range(_WALKS)):
-                damage = _walk(self.path / DATA_NAME)
-                if damage is None:
-                    return
-                if tries_left:
-                    time.sleep(_WALK_AGAIN_S)
-        lacking = self._lacking()
-        if lacking is not None:
-            size, needed = lacking
-            reason = f"it has {size} bytes, and its meta page counts {needed}: it is cut off, or damaged ({damage})"
-            raise CorruptionError(str(self.path / DATA_NAME), size, reason)
-
-    def _lacking(self) -> tuple[int, int] | None:
-        """-> the file's length, and the longer one that its pages need; None when it has room for every page."""
-        needed = (self.env.info()["last_pgno"] + 1) * self.env.stat()["psize"]
-        size = (self.path / DATA_NAME).stat().st_size
-        return None if size >= needed else (size, needed)
 
     def _check_version(self, readonly: bool, frozen: bool) -> bool:
         """Check the format version; -> whether the tables are new, or never reached a first checkpoint."""
@@ -409,28 +349,11 @@ class Tables:
                 if is_log_durable:
                     powercut.end_use(self.path)
         self.env.close()
-        self._pages = b""
+        self._mapped.close()
         if self._lock_file is not None:
             os.close(self._lock_file)
             self._lock_file = None
         self._release_reader_lock()
-
-
-def refuse_broken_pages(data: Path, most_bytes: int) -> None:
-    """Raise CorruptionError if pages are broken, before LMDB reads them: that may kill the process.
-
-    A file of more than `most_bytes` is believed.  LMDB itself refuses a file that is none of its own.
-    """
-    size = data.stat().st_size if data.exists() else 0
-    if 0 < size <= most_bytes and powercut.has_magic(data):
-        damage = _walk(data)
-        if damage is not None:
-            raise CorruptionError(str(data), None, f"{damage}; `riverbed check --repair` makes the tables again")
-
-
-def _walk(data: Path) -> str | None:
-    """-> the first damage of the pages that are in use, None when there is none."""
-    return next(iter(walk_pages(data)), None)
 
 
 def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs: bool) -> lmdb.Environment:

@@ -29,7 +29,7 @@ from riverbed.store.errors import CorruptionError, LockedError, ReplayError, Sto
 from riverbed.store.offline.repair import Repair, RepairError
 from riverbed.store.options import Fsync, Options
 from riverbed.store.recovery import replay as recovery
-from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss as powercut
 from riverbed.store.tables.environment import Tables
 from tests.support.in_process import HandClock
 from tests.support.store.faulty_files import FaultyFiles

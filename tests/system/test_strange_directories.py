@@ -32,7 +32,7 @@ from riverbed.store.engine import Engine
 from riverbed.store.errors import StoreError
 from riverbed.store.options import Fsync, Options
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.store.tables.power_loss import begin_use, prepare_use
+from riverbed.store.tables.data_file.power_loss import begin_use, prepare_use
 from riverbed.tools.cli import main
 from riverbed.tools.offline.storestat import tables_at_rest
 from tests.conftest import StartRiverbed

@@ -23,8 +23,8 @@ from click.testing import CliRunner
 from riverbed.store.check import check
 from riverbed.store.errors import StoreError
 from riverbed.store.tables import environment
+from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.power_loss import MARK_NAME
 from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
 from tests.support.scripts.states import OF_NODES, OURS, state_of

@@ -18,7 +18,7 @@ from riverbed.store.errors import Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 from riverbed.store.log.manifest import FileType
-from riverbed.store.tables.power_loss import MARK_NAME
+from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.conftest import StartRiverbed
 from tests.support.faults.gate import Gate, child_of
 from tests.support.raw import RawClient

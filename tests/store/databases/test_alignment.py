@@ -17,7 +17,7 @@ from riverbed.store.format.streams import id_in_key, stream_prefix
 from riverbed.store.ids import MAX_ID, MIN_ID, id_text
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.recovery import replay
-from riverbed.store.tables.pages import walk_pages
+from riverbed.store.tables.data_file.pages import walk_pages
 from tests.support.store.stores import Store
 
 KEY_BYTES = 24

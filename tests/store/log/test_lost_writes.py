@@ -13,7 +13,7 @@ from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY, incr_name
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.repair import Repair
 from riverbed.store.options import Fsync
-from riverbed.store.tables.power_loss import MARK_NAME
+from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.support.read_log import manifest_of
 from tests.support.store.stores import Store, checkpoint_twice
 

@@ -107,7 +107,7 @@ def test_a_failed_sync_of_which_no_mark_could_be_left_is_survived_as_well(
     store.engine.checkpoint()
     add(store, "2-0")
     with monkeypatch.context() as patch:
-        patch.setattr("riverbed.store.tables.power_loss.distrust", _refuse)
+        patch.setattr("riverbed.store.tables.data_file.power_loss.distrust", _refuse)
         fail_to_sync(store, files)
         killed(store)
     store.open()

@@ -17,7 +17,7 @@ from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.errors import LockedError
 from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.repair import Action, Repair, RepairError
-from riverbed.store.tables.power_loss import MARK_NAME
+from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.support.store.dying import Reaper
 from tests.support.store.planting import Damage, damage, do, make_sound, set_meta, violations
 from tests.support.store.stores import Store

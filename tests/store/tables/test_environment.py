@@ -11,7 +11,7 @@ from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.format.resp import encode_entry
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
-from riverbed.store.tables import environment
+from riverbed.store.tables.data_file import mapped, soundness
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.wire import find_keys
 from tests.support.servers import ROOT
@@ -42,7 +42,7 @@ def test_the_server_reads_single_pages_and_tools_read_ahead(tmp_path: Path) -> N
 
 def test_pages_that_were_not_needed_in_the_end_may_lack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Tables(tmp_path, 1 << 30).close()
-    monkeypatch.setattr(environment, "walk_pages", lambda data: [])
+    monkeypatch.setattr(soundness, "walk_pages", lambda data: [])
     os.truncate(tmp_path / STATE_DIRECTORY / DATA_NAME, (tmp_path / STATE_DIRECTORY / DATA_NAME).stat().st_size - 1)
     Tables(tmp_path, 1 << 30, readonly=True).close()
 
@@ -76,7 +76,7 @@ def test_keys_are_in_doubt_where_the_file_cannot_be_mapped(tmp_path: Path, monke
         txn.put(b"key", b"row", db=tables.handles["entries"])
         commit_no = txn.id()
     with monkeypatch.context() as patch:
-        patch.setattr(environment, "open_file", lambda path, flags: os.open(tmp_path / "nothing", flags))
+        patch.setattr(mapped, "open_file", lambda path, flags: os.open(tmp_path / "nothing", flags))
         assert found(tables, commit_no, [b"key"]) == b"\0"
     with tables.begin() as txn:
         txn.put(b"other", b"row", db=tables.handles["entries"])
@@ -119,7 +119,7 @@ def test_a_file_that_a_server_is_writing_is_walked_again_under_a_reader(
         server.stdin.flush()
         assert server.stdout.readline() == "0\n"  # it has the tables open
         os.truncate(data, data.stat().st_size - 1)
-        monkeypatch.setattr(environment, "walk_pages", walk)
+        monkeypatch.setattr(soundness, "walk_pages", walk)
         Tables(tmp_path, 1 << 30, readonly=True).close()
     finally:
         server.stdin.close()

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
-from riverbed.store.tables.power_loss import MARK_NAME
+from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.support.simulation.loop import PowerCut
 
 PAGE_BYTES: Final = 4096

@@ -190,7 +190,7 @@ def begin_file(engine: Engine) -> None:
 
 
 def checkpoint_twice(engine: Engine) -> None:
-    """So that even the commit that `tables/power_loss.py` goes back to has the present state."""
+    """So that even the commit that `tables/data_file/power_loss.py` goes back to has the present state."""
     for _ in range(2):
         engine.checkpoint()
 

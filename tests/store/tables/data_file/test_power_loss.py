@@ -16,9 +16,9 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
-from riverbed.store.tables import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt, settle_doubt
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.power_loss import DoubtError, is_in_doubt, settle_doubt
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, checkpoint_twice
 

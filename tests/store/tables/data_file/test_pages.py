@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from lmdb import verify
 
-from riverbed.store.tables import pages
+from riverbed.store.tables.data_file import pages
+from riverbed.store.tables.data_file.pages import walk_pages
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.pages import walk_pages
 
 
 @pytest.fixture
