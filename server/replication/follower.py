@@ -25,7 +25,7 @@ from riverbed.server.replication.attempts import Attempts
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.server.replication.worker import NO_ROOM
-from riverbed.store.errors import TABLE_DAMAGE, LacksRoomError, LogWriteError, Refusal, ReplayError, StateLostError
+from riverbed.store.errors import TABLE_DAMAGE, LacksRoomError, LogWriteError, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 
@@ -140,7 +140,7 @@ class Follower:
         if link is None:
             is_mending = self._met_damage and self._needs.core.repair.in_progress
             if self._connecting is None and self._attempts.is_due and not is_mending:
-                if self._lacks_room:
+                if self._engine.refusals.lack_room:
                     self._lost(LinkError(LACKS_ROOM, is_lasting=True))
                 else:
                     self._connect()
@@ -333,7 +333,7 @@ class Follower:
                 batches = stream.next_slice(SLICE_BYTES, SLICE_COMMANDS)
                 if batches:
                     try:
-                        if self._lacks_room:
+                        if self._engine.refusals.lack_room:
                             raise LacksRoomError
                         self._apply(batches)
                     finally:
@@ -393,11 +393,6 @@ class Follower:
             self._sync_failed(error)
         else:
             self._throttle()
-
-    @property
-    def _lacks_room(self) -> bool:
-        """Whether the disk has little more than the reserve, in which only commands that make room are written."""
-        return self._engine.refusal in (Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL)
 
     def _refuse(self, link: Link, reason: str, *, is_lasting: bool = True) -> None:
         """Give up the link for longer than a moment, as nothing more can be applied."""
