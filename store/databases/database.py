@@ -24,8 +24,8 @@ from riverbed.store.groups.groups import Groups
 from riverbed.store.model import Change
 from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.namespace import Namespace
 from riverbed.store.tables.ranges import seek_below
-from riverbed.store.tables.transaction import Namespace
 from riverbed.store.wire import open_stream
 
 if TYPE_CHECKING:

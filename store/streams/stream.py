@@ -33,7 +33,8 @@ from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import seal
 
 if TYPE_CHECKING:
-    from riverbed.store.tables.transaction import Namespace, Transaction
+    from riverbed.store.tables.namespace import Namespace
+    from riverbed.store.tables.transaction import Transaction
 
 # From this size on an entry's row and line are each joined once, of its words.
 _LONG_BYTES: Final = 1 << 20

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import lmdb
 
@@ -28,6 +28,8 @@ from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.namespace import Namespace, Notify, ignore_change
+from riverbed.store.tables.participants import Dirty, Observer, Overfull, Unlogged
 from riverbed.store.tables.ranges import seek, seek_below
 from riverbed.store.wire import IS_NATIVE, find_deliveries, find_keys
 
@@ -45,68 +47,12 @@ PART: Final = 64
 _NO_CHANGE: Final = -1
 
 
-class Namespace:
-    """All that a stream knows of its database.  SWAPDB and FLUSHDB change `keyspace_no` and the counts."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.keyspace_no = number
-        self.size = 0  # keys
-        self.expiring = 0  # keys with a deadline
-        # Keys that clients wait for or watch, with the number of these clients.  The server maintains it.
-        self.interest: dict[bytes, int] = {}
-
-
-Notify = Callable[[Change, Namespace, bytes], None]
-
-
 class Mark(NamedTuple):
     """A place in a tick: what the commands before it have logged and counted, see `Transaction`."""
 
     lines: int
     extension_bytes: int
     changes: int
-
-
-class Dirty(Protocol):
-    """An object that caches rows and has changed them."""
-
-    def write_back(self) -> None:
-        """Put the changed rows into their tables."""
-
-    def write_part(self) -> bool:
-        """Put about a millisecond's worth of the changed rows into their tables; -> whether these were all."""
-
-
-class Overfull(Protocol):
-    """An object that has much in memory which the next commands would have to put into its tables."""
-
-    def write_behind(self) -> None:
-        """Put some of it there: mostly in a tenth of a millisecond, in half of one where the rows are scattered."""
-
-
-class Unlogged(Protocol):
-    """An object with changes that the lines logged by the open command may not contain."""
-
-    def log_rest(self) -> None:
-        """Log the changes that these lines do not contain."""
-
-
-class Observer(Protocol):
-    """An object that has to know what is logged while it lives, as it works in slices on what commands may change."""
-
-    def logged(self, log: list[bytes]) -> None:
-        """Look at what this tick has logged; the list begins again behind this call."""
-
-    def record_dropped(self, records_no: int) -> None:
-        """Note that an idempotence record was dropped, which is not logged."""
-
-    def lost(self) -> None:
-        """Note that the tables have changed in ways that it was not shown."""
-
-
-def _ignore_change(change: Change, namespace: Namespace, key: bytes) -> None:
-    """Ignore all changes: for offline tools and recovery."""
 
 
 class Transaction:
@@ -143,7 +89,7 @@ class Transaction:
         self.idmp_max_records = 100
         self.copied_bytes = 0  # of the rows that were added since the last checkpoint without a logged command
         self.swept = False  # rows were deleted since the last checkpoint without a logged command
-        self.notify: Notify = _ignore_change
+        self.notify: Notify = ignore_change
         self.position: LogPosition | None = None  # of the log, as the last commit recorded it
         self.synced: LogPosition | None = None  # the log was known to be durable up to here before that commit
         self.replids: ReplicationIds | None = None  # the replication ids that the log's offsets belong to

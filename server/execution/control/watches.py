@@ -9,7 +9,7 @@ from riverbed.server.execution.waiters import Place, add_interest, drop_interest
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
-    from riverbed.store.tables.transaction import Namespace
+    from riverbed.store.tables.namespace import Namespace
 
 # Watches that end in one step: a quarter of a millisecond.
 _KEYS_A_STEP = 500
