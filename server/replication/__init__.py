@@ -4,7 +4,8 @@
     sender      what one of them is sent: +CONTINUE or +FULLRESYNC, then the log from its place on
     waits       WAIT and WAITAOF
     failover    a primary hands over to one of its replicas, and follows it
-    follower    the link to our primary, tried again for ever; applies what comes
+    follower    the link to our primary, tried again for ever
+    applier     applies what comes on it, in slices
     attempts    when it is tried again, and what went wrong before
     link        the handshake on that link, and its bytes
     fullsync    a whole state received beside the old one, replayed by a process of its own, and swapped in

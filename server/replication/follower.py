@@ -1,13 +1,13 @@
-"""Follows a primary: connects, connects again whenever the link is lost, and applies what the primary sends.
+"""Follows a primary: connects, connects again whenever the link is lost, and has what comes applied (`applier.py`).
 
     CONNECT -> CONNECTING -> HANDSHAKE -> CONNECTED      the log goes on where ours ends
        ^                         |            |
        |                         '-> SYNC ----'          everything comes again, beside what we have (`fullsync.py`)
        '---- lost, refused, damaged ----
 
-Batches are verified, executed and appended to our log as one step; then the primary is sent how far we are.  A damaged
-batch is asked for again from where we are.  A sound batch that cannot be applied means that our state is wrong, and we
-ask for everything.  Until a full sync is complete, clients are served from the old state.
+When batches were applied, the primary is sent how far we are.  A damaged batch is asked for again from where we are.  A
+sound batch that cannot be applied means that our state is wrong, and we ask for everything.  Until a full sync is
+complete, clients are served from the old state.
 """
 
 from __future__ import annotations
@@ -15,44 +15,27 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-import lmdb
-
+from riverbed.server.replication.applier import LACKS_ROOM, MAX_PENDING_BYTES, SLICE_BYTES, SLICE_COMMANDS, Applier
 from riverbed.server.replication.attempts import Attempts
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
-from riverbed.server.replication.worker import NO_ROOM
-from riverbed.store.errors import TABLE_DAMAGE, LacksRoomError, LogWriteError, ReplayError, StateLostError
+from riverbed.store.errors import LogWriteError, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.log.stream_reader import LogStream
 
 if TYPE_CHECKING:
-    from riverbed.server.background.tasks import Tasks
-    from riverbed.server.commands.core import Core
     from riverbed.server.config.config import Config
-    from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.replication.failover import Failover
+    from riverbed.server.replication.needs import Needs
     from riverbed.server.replication.primary import Primary
-    from riverbed.server.replication.replacement import Replacement
 
 log = logging.getLogger("riverbed")
 
-# At most so much is applied before it is the clients' turn, unless one batch is larger.  A small command takes 4 us or
-# more, so a bound of bytes alone would allow 30 ms of them; XADDs of a run take 0.3 us, and a run counts as one.  Of a
-# long batch, as many commands are parsed at once.
-SLICE_BYTES: Final = 256 << 10
-SLICE_COMMANDS: Final = 512
-SLICE_S: Final = 0.004
-# Time between two looks whether the disk has caught up.
-DISK_AGAIN_S: Final = 0.005
-# Nothing is read from the primary while so much of what it sent is not applied yet.
-MAX_PENDING_BYTES: Final = 4 << 20
 _DAMAGED_HERE: Final = "the state here is damaged: a full sync follows"
-LACKS_ROOM: Final = "the disk is nearly full here: nothing is taken from the primary until there is more room"
 
 
 class State(enum.Enum):
@@ -63,28 +46,6 @@ class State(enum.Enum):
     HANDSHAKE = "handshake"
     SYNC = "sync"
     CONNECTED = "connected"
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What a follower needs of its server.
-
-    `changed` is called when the state of the link has changed, `applied` when something of the primary is in our log.
-    `damage_met` has the tables mended, `over` gives a link what is between it and the socket.  `is_writing_ahead` says
-    that rows are put into the tables in turns, for a checkpoint that is about to begin: what the primary sends can wait
-    for that, so that it changes none of the rows again.  It waits as well while `is_disk_behind`.
-    """
-
-    core: Core
-    ticks: Ticks
-    tasks: Tasks
-    replacement: Replacement
-    changed: Callable[[], None]
-    applied: Callable[[], None]
-    damage_met: Callable[[], None]
-    is_writing_ahead: Callable[[], bool]
-    is_disk_behind: Callable[[], bool]
-    over: Callable[[asyncio.Protocol], asyncio.BaseProtocol]
 
 
 class Follower:
@@ -105,13 +66,12 @@ class Follower:
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._stopped = False
-        self._stream: LogStream | None = None
+        self._applier: Applier | None = None
         self._full_sync: FullSync | None = None
         self._wants_all = False
         self._met_damage = False  # in our tables, by what the primary has sent
         self._is_known = False  # the primary has sent its replication id
-        self._is_due = False
-        self._waited_s = 0.0  # when something that has come had to wait last
+        self._is_due = False  # a slice of what a full sync has received
         self._attempts = Attempts(self._clock)
 
     @property
@@ -147,10 +107,11 @@ class Follower:
             return
         timeout_s = self._config.repl_timeout
         # a primary that waits for us to come level sends nothing while what it has sent waits for the disk
-        if link.is_reading and self._clock.monotonic() - max(link.heard_s, self._waited_s) > timeout_s:
+        heard_s = link.heard_s if self._applier is None else max(link.heard_s, self._applier.waited_s)
+        if link.is_reading and self._clock.monotonic() - heard_s > timeout_s:
             link.fail(LinkError(f"no byte came for {timeout_s} s"))
         elif self.state is State.CONNECTED:
-            self._acknowledge()
+            self.acknowledge()
         elif self.state is State.SYNC:
             link.send(b"\n")
 
@@ -225,8 +186,11 @@ class Follower:
             engine.statements.set_replids(replids)
             self._replicas.cut_off()  # they connect again and are sent the new id
         log.info("the primary continues at offset %d", offset)
-        self._stream = LogStream(offset, self._config.repl_max_batch_bytes, self._engine.new_spill)
+        self._apply(LogStream(offset, self._config.repl_max_batch_bytes, self._engine.new_spill))
         self._connected()
+
+    def _apply(self, stream: LogStream) -> None:
+        self._applier = Applier(self._needs, stream, self)
 
     def _connected(self) -> None:
         self.state = State.CONNECTED
@@ -234,7 +198,7 @@ class Follower:
         self._wants_all = False
         self._is_known = True
         self._needs.changed()
-        self._acknowledge()
+        self.acknowledge()
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
         self._was_accepted()
@@ -259,11 +223,10 @@ class Follower:
         try:
             if self._full_sync is not None:
                 self._full_sync.received(data)
-                self._work_soon()
+                self._take_soon()
                 self._throttle()
-            elif self._stream is not None:
-                self._stream.feed(data)
-                self._work_soon()
+            elif self._applier is not None:
+                self._applier.received(data)
         except (SyncError, LogWriteError, OSError) as error:
             self._sync_failed(error)
 
@@ -273,9 +236,9 @@ class Follower:
     def _lost(self, error: LinkError) -> None:
         """End what the link was for, and try again later."""
         self._link = None
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+        if self._applier is not None:
+            self._applier.close()
+            self._applier = None
         self._drop_full_sync()
         if self._stopped:
             return
@@ -292,128 +255,74 @@ class Follower:
         if was_connected:
             self._loop.call_soon(self.cycle)  # at once, before the primary's log moves on
 
-    def _damaged(self, error: Exception) -> None:
-        """Give up the link, as damaged bytes came; if that has happened too often, ask for everything next time."""
-        if self._attempts.was_damaged():
-            self._wants_all = True
-        if self._link is not None:
-            self.state = State.HANDSHAKE  # so that we do not connect again at once
-            self._needs.changed()
-            self._attempts.went_down()
-            self._link.fail(LinkError(f"the primary's bytes are damaged: {error}"))
+    # -- ApplierUser ---------------------------------------------------------------------------------------------------
 
-    # -- applying ------------------------------------------------------------------------------------------------------
-
-    def _work_soon(self, delay_s: float = 0.0) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._needs.tasks.soon("applying what the primary sends", self._work, failed=self._damaged, delay_s=delay_s)
-
-    def _work(self) -> None:
-        """Apply a slice of what has come."""
-        self._is_due = False
-        if self._full_sync is not None:
-            self._work_on(self._full_sync)
-            return
-        stream, link = self._stream, self._link
-        if stream is None or link is None or self._stopped:
-            return
-        if self._engine.txn.log:
-            self._needs.ticks.want_tick()  # commands of the tick in which we became a replica
-            self._work_soon()
-            return
-        if self._has_to_wait:
-            self._waited_s = self._clock.monotonic()
-            self._work_soon(DISK_AGAIN_S if self._needs.is_disk_behind() else 0.0)
-            self._read_on(link, stream)
-            return
-        end_s = self._clock.monotonic() + SLICE_S
-        try:
-            while True:
-                batches = stream.next_slice(SLICE_BYTES, SLICE_COMMANDS)
-                if batches:
-                    try:
-                        if self._engine.refusals.lack_room:
-                            raise LacksRoomError
-                        self._apply(batches)
-                    finally:
-                        batches[-1].release()
-                elif not stream.is_unfinished:
-                    break
-                if self._clock.monotonic() >= end_s or self._has_to_wait:
-                    self._work_soon()
-                    break
-        except FrameError as error:
-            self._damaged(error)
-            return
-        except LacksRoomError:
-            self._refuse(link, LACKS_ROOM)
-            return
-        except TABLE_DAMAGE as error:
-            self._needs.damage_met()
-            self._met_damage = True
-            is_mended = self._needs.core.repair.in_progress
-            self._refuse(link, f"it meets damage in the tables here: {error}", is_lasting=not is_mended)
-            return
-        except ReplayError as error:
-            log.error("the state does not fit the primary's commands, a full sync follows: %s", error)
-            self._wants_all = True
-            self._damaged(error)
-            return
-        except (LogWriteError, lmdb.Error) as error:
-            reason = NO_ROOM if isinstance(error, lmdb.MapFullError) else str(error)
-            self._refuse(link, f"the primary's bytes cannot be written: {reason}")
-            return
-        except StateLostError as error:
-            self._needs.ticks.give_up(error)
-            return
-        except OSError as error:
-            self._refuse(link, f"a long batch of the primary cannot be held: {error}")
-            return
-        self._read_on(link, stream)
-        self._acknowledge()
-
-    @property
-    def _has_to_wait(self) -> bool:
-        """Whether a checkpoint comes before what the primary sends."""
-        return self._needs.is_writing_ahead() or self._needs.is_disk_behind()
-
-    def _read_on(self, link: Link, stream: LogStream) -> None:
-        """Read from the primary, unless much of what it sent is to be applied first."""
-        link.set_reading(not self._is_due or stream.pending_bytes < MAX_PENDING_BYTES)
-
-    def _work_on(self, sync: FullSync) -> None:
-        """Take over a slice of the log that a full sync has received."""
-        try:
-            if sync.take_slice(SLICE_BYTES, SLICE_COMMANDS):
-                self._work_soon()
-        except FrameError as error:
-            self._damaged(error)
-        except (SyncError, LogWriteError, OSError) as error:
-            self._sync_failed(error)
-        else:
-            self._throttle()
-
-    def _refuse(self, link: Link, reason: str, *, is_lasting: bool = True) -> None:
-        """Give up the link for longer than a moment, as nothing more can be applied."""
-        self.state = State.HANDSHAKE  # so that we do not connect again at once
-        self._attempts.went_down()
-        self._needs.changed()
-        link.fail(LinkError(reason, is_lasting=is_lasting))
-
-    def _apply(self, batches: list[StreamedBatch]) -> None:
-        self._engine.apply(batches)
+    def applied(self) -> None:
         self._attempts.was_sound()
         self._met_damage = False
         self._needs.applied()
 
-    def _acknowledge(self) -> None:
+    def acknowledge(self) -> None:
+        """Tell the primary how far we are."""
         if self._link is not None and self.state is State.CONNECTED:
             log_ = self._engine.log
             words = [b"REPLCONF", b"ACK", b"%d" % log_.end.offset, b"FACK", b"%d" % log_.synced_offset]
             self._link.send(encode_command(words))
 
+    def set_reading(self, on: bool) -> None:
+        if self._link is not None:
+            self._link.set_reading(on)
+
+    def damaged(self, error: Exception) -> None:
+        """Give up the link, as damaged bytes came; if that has happened too often, ask for everything next time."""
+        if self._attempts.was_damaged():
+            self._wants_all = True
+        self._give_up(f"the primary's bytes are damaged: {error}", is_lasting=False)
+
+    def does_not_fit(self, error: ReplayError) -> None:
+        log.error("the state does not fit the primary's commands, a full sync follows: %s", error)
+        self._wants_all = True
+        self.damaged(error)
+
+    def met_damage(self, error: Exception) -> None:
+        self._needs.damage_met()
+        self._met_damage = True
+        is_mended = self._needs.core.repair.in_progress
+        self._give_up(f"it meets damage in the tables here: {error}", is_lasting=not is_mended)
+
+    def refuse(self, reason: str) -> None:
+        self._give_up(reason, is_lasting=True)
+
+    def _give_up(self, reason: str, *, is_lasting: bool) -> None:
+        """Give up the link, for longer than a moment: nothing more can be applied."""
+        if self._link is not None:
+            self.state = State.HANDSHAKE  # so that we do not connect again at once
+            self._attempts.went_down()
+            self._needs.changed()
+            self._link.fail(LinkError(reason, is_lasting=is_lasting))
+
     # -- full sync -----------------------------------------------------------------------------------------------------
+
+    def _take_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._needs.tasks.soon("taking over what a full sync brings", self._take, failed=self.damaged)
+
+    def _take(self) -> None:
+        """Take over a slice of the log that the full sync has received."""
+        self._is_due = False
+        sync = self._full_sync
+        if sync is None:
+            return
+        try:
+            if sync.take_slice(SLICE_BYTES, SLICE_COMMANDS):
+                self._take_soon()
+        except FrameError as error:
+            self.damaged(error)
+        except (SyncError, LogWriteError, OSError) as error:
+            self._sync_failed(error)
+        else:
+            self._throttle()
 
     def _throttle(self) -> None:
         """Pause reading while the tables are far behind, or more has come than was looked at."""
@@ -425,13 +334,13 @@ class Follower:
     def _received_all(self, stream: LogStream) -> None:
         """The full sync is complete and its state is ours; the log goes on with `stream`."""
         self._full_sync = None
-        self._stream = stream
+        self._apply(stream)
         self._replicas.cut_off()
         log.info("full sync complete at offset %d", self._engine.log.end.offset)
         self._connected()
-        if self._link is not None:
-            self._link.set_reading(True)
-        self._work_soon()
+        self.set_reading(True)
+        assert self._applier is not None
+        self._applier.work_soon()
 
     def _sync_failed(self, error: Exception) -> None:
         """Give up a full sync that cannot be finished here, for lack of space for instance; the next one waits."""
@@ -466,7 +375,7 @@ class Follower:
         yield "master_link_status", "up" if self.is_connected else "down"
         yield "master_last_io_seconds_ago", -1 if link is None else int(now_s - link.heard_s)
         yield "master_sync_in_progress", int(sync is not None)
-        yield "slave_read_repl_offset", offset if self._stream is None else self._stream.offset
+        yield "slave_read_repl_offset", offset if self._applier is None else self._applier.stream.offset
         yield "slave_repl_offset", offset
         if sync is not None:
             yield "master_sync_total_bytes", sync.total_bytes

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.errors import CommandError
 from riverbed.server.replication.failover import Failover
-from riverbed.server.replication.follower import Follower, Needs
+from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.fullsync import remove_leftovers
+from riverbed.server.replication.needs import Needs
 from riverbed.server.replication.primary import Primary
 from riverbed.store.replication_id import NO_ID, ReplicationIds
 

@@ -13,9 +13,11 @@ from typing import Any, cast
 
 import pytest
 
-from riverbed.server.replication import follower
-from riverbed.server.replication.follower import SLICE_BYTES, SLICE_COMMANDS, Follower, Needs
+from riverbed.server.replication import applier
+from riverbed.server.replication.applier import SLICE_BYTES, SLICE_COMMANDS
+from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.link import LinkError
+from riverbed.server.replication.needs import Needs
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
 from riverbed.store.format.log_lines import encode_annotation, encode_command
@@ -64,9 +66,9 @@ def log_of(counts: Sequence[int], value: bytes = b"v") -> tuple[bytes, int]:
 def follow(ticks: Ticks, needs: Needs, data: bytes) -> Follower:
     """Have a replica apply what a primary has sent; -> the follower."""
     following: Any = Follower(needs, ticks.server.replication.primary, "127.0.0.1", 1)
-    following._link, following._stream = Link(ticks.clock.monotonic()), LogStream(0, 1 << 30)
-    following._stream.feed(data)
-    following._work_soon()
+    following._link = Link(ticks.clock.monotonic())
+    following._apply(LogStream(0, 1 << 30))
+    following.link_received(data)
     return cast("Follower", following)
 
 
@@ -82,7 +84,7 @@ def follow(ticks: Ticks, needs: Needs, data: bytes) -> Follower:
 def test_a_turn_applies_a_slice_or_one_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: list[int], value: bytes
 ) -> None:
-    monkeypatch.setattr(follower, "SLICE_S", -1.0)
+    monkeypatch.setattr(applier, "SLICE_S", -1.0)
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
@@ -115,8 +117,8 @@ def test_a_turn_applies_a_slice_or_one_batch(
 def test_nothing_is_applied_while_a_checkpoint_has_to_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    monkeypatch.setattr(follower, "SLICE_S", -1.0)
-    monkeypatch.setattr(follower, "DISK_AGAIN_S", 0.0001)
+    monkeypatch.setattr(applier, "SLICE_S", -1.0)
+    monkeypatch.setattr(applier, "DISK_AGAIN_S", 0.0001)
     has_to_wait = True
 
     async def body() -> None:
@@ -149,11 +151,11 @@ def test_a_link_is_not_silent_while_what_it_has_sent_waits_for_the_disk(tmp_path
         timeout_ms = ticks.server.context.config.repl_timeout * 1000
         for _ in range(3):
             ticks.clock.now_ms += timeout_ms
-            await asyncio.sleep(2 * follower.DISK_AGAIN_S)
+            await asyncio.sleep(2 * applier.DISK_AGAIN_S)
             await ticks.settle()
             following.cycle()
         is_disk_behind = False
-        await asyncio.sleep(2 * follower.DISK_AGAIN_S)
+        await asyncio.sleep(2 * applier.DISK_AGAIN_S)
         await ticks.settle()
         assert await ticks.ask(ticks.connect(), "XLEN s") == [b":1\r\n"]
         ticks.clock.now_ms += timeout_ms
