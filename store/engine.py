@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Final
 
 import lmdb
 
@@ -32,9 +31,7 @@ from riverbed.store.errors import (
     Refusal,
     ReplayError,
     StoreError,
-    UnknownOutcomeError,
 )
-from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.stream_reader import StreamedBatch, data_of
@@ -45,6 +42,7 @@ from riverbed.store.recovery import replay as recovery
 from riverbed.store.recovery.opening import Opening, clear_away
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
+from riverbed.store.running.batches import Batches
 from riverbed.store.running.checkpoint import Checkpoints, Durability
 from riverbed.store.running.live_state import LiveState
 from riverbed.store.running.log_keeper import LogKeeper
@@ -54,8 +52,6 @@ from riverbed.store.running.statements import Statements
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
 from riverbed.store.tables.transaction import Mark
-
-_PING: Final = encode_command([b"PING"])
 
 
 class Engine:
@@ -72,8 +68,6 @@ class Engine:
         self._execute = execute
         self.space = Space(directory, options, files)
         self._changes_at_checkpoint = 0  # what `WriteTxn.changes` was
-        # Called with batches once they are in the log, and durable if the policy says so.
-        self.on_batches: Callable[[Sequence[StreamedBatch]], None] | None = None
         self.is_loaded = False
         self.has_settled = False
         with contextlib.ExitStack() as undo:
@@ -88,6 +82,7 @@ class Engine:
             self.keeper = LogKeeper(opening.log, txn, options, clock, self.checkpoints, self.refusals)
             self.statements = Statements(self.keeper, txn, options)
             self.state = LiveState(directory, options, execute, self.keeper, txn)
+            self.batches = Batches(self.keeper, txn, options, self.space, self.refusals, self.state)
             self._undo = undo.pop_all()
 
     @classmethod
@@ -176,57 +171,7 @@ class Engine:
         Raises LogWriteError: then all of them are undone, and writes are refused from now on.  If the error is an
         `UnknownOutcomeError`, the next start may still find the batch, so clients must get neither success nor error.
         """
-        txn = self.txn
-        if not self.is_loaded:
-            return False
-        txn.end_command()
-        if not txn.log:
-            return False
-        commands = b"".join(txn.log)
-        command_bytes = len(commands) - txn.extension_bytes
-        if not command_bytes:
-            # every batch moves the offset, so that an offset names one position between batches
-            commands, command_bytes = _PING + commands, len(_PING)
-        log = self.keeper.log
-        appended = False
-        try:
-            annotation = log.writer.append(commands, command_bytes, now_ms)
-            appended = True
-            if self.options.fsync is Fsync.ALWAYS:
-                self.keeper.sync()
-        except LogWriteError as error:
-            self._undo_batch(error, was_appended=appended)
-            raise
-        self.state.changes_at_commit = txn.changes
-        txn.log_is_written()
-        if self.on_batches is not None:
-            data = commands + annotation
-            self.on_batches((StreamedBatch(data, len(commands), command_bytes, (), log.end.offset),))
-        self._prepare_next(len(commands))
-        return True
-
-    def _undo_batch(self, error: LogWriteError, *, was_appended: bool) -> None:
-        """Take back a batch that could not be written or synced.  Raises UnknownOutcomeError, StateLostError."""
-        is_gone = not was_appended or self.log.writer.drop_last_batch()
-        self.refusals.log_failed(error, is_broken=self.log.broken)
-        self.state.restore(self.state.changes_at_commit)
-        if not is_gone:
-            raise UnknownOutcomeError(f"{error}; the next start may find the batch in the log all the same") from error
-
-    def _prepare_next(self, size: int) -> None:
-        """Prepare space for the next batch, in the file and on the disk; `size` bytes were just written.
-
-        Raises nothing: the batch before this call is valid, and its clients get their replies.  A failure shows in
-        `refusal` and stops the next batch.
-        """
-        self.space.take(size)
-        log = self.keeper.log
-        if log.is_full:
-            self.keeper.begin_file_if_needed()
-        elif self.options.fsync is Fsync.ALWAYS:
-            log.writer.pad()
-        if self.space.is_due:
-            self.check_space()
+        return self.is_loaded and self.batches.commit(now_ms)
 
     def new_spill(self) -> Spill:
         """A file for a batch of the primary that is too long for memory.  Raises OSError."""
@@ -259,7 +204,7 @@ class Engine:
             if self.options.fsync is Fsync.ALWAYS:
                 self.keeper.sync()
         except LogWriteError as error:
-            self._undo_batch(error, was_appended=appended)
+            self.batches.undo(error, was_appended=appended)
             raise
         except Exception as error:
             self.state.restore(self.state.changes_at_commit)
@@ -270,10 +215,7 @@ class Engine:
             raise ReplayError(f"{type(error).__name__} when executing a command of the primary: {error}") from error
         finally:
             txn.keep_expired = keep_expired
-        self.state.changes_at_commit = txn.changes
-        if self.on_batches is not None:
-            self.on_batches(batches)
-        self._prepare_next(self.log.end.position - begin)
+        self.batches.written(batches, self.log.end.position - begin)
 
     def rollback(self, now_ms: int, mark: Mark | None = None) -> None:
         """Undo the changes of the open transaction behind `mark`, all of this tick without one.

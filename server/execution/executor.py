@@ -393,7 +393,7 @@ class Executor:
         if committed or self.txn.copied_bytes:
             for report in self.events.committed:
                 report()
-        if self.engine.refusal is not None and not self.txn.is_short_of_space:
+        if self.engine.refusals.reason is not None and not self.txn.is_short_of_space:
             self.gate.refresh()
         clients = self.accounts.clients
         if clients.is_pressed:

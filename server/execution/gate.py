@@ -55,7 +55,7 @@ class Gate:
         self.levels_replicas = False  # they wait so that replicas come level
         self.stalls_writes = False  # commands under way in slices wait as well, those that write
         self.on_change: Callable[[], None] = lambda: None
-        self._engine = engine
+        self._refusals = engine.refusals
         self._txn = engine.txn
 
     def replicate(self, *, no_writes: str, no_reads: str) -> None:
@@ -70,22 +70,22 @@ class Gate:
 
     def refresh(self) -> None:
         """Apply a reason that may have changed."""
-        self._txn.is_short_of_space = self._engine.refusal is not None
+        self._txn.is_short_of_space = self._refusals.reason is not None
         self.on_change()
 
     @property
     def closes_fast_path(self) -> bool:
         """Whether even reads need every check."""
-        is_refusing = self.is_loading or bool(self.no_reads) or self._engine.refusal is not None
+        is_refusing = self.is_loading or bool(self.no_reads) or self._refusals.reason is not None
         return is_refusing or self.is_monitored or self.is_paused
 
     @property
     def refuses_writes(self) -> bool:
-        return self.is_loading or bool(self.no_writes) or self._engine.refusal is not None
+        return self.is_loading or bool(self.no_writes) or self._refusals.reason is not None
 
     def check(self, flags: Flag) -> None:
         """Raise CommandError when a command with these flags is refused."""
-        refusal = self._engine.refusal
+        refusal = self._refusals.reason
         if refusal is None and not self.no_writes and not self.no_reads and not self.is_loading:
             return
         is_write = bool(flags & Flag.WRITE)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
 
 # Of each tick, for all clients together; a slice is not interrupted, and mostly takes less than one millisecond.
-SLICES_S: Final = 0.003
+SLICES_S = 0.003
 NO_SLOT: Final = "ERR this reply needs a reader of the tables, and all of them are taken; try again later"
 STOPPING: Final = "ERR the server is stopping"
 

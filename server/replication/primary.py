@@ -93,7 +93,7 @@ class Primary:
         session.is_replica = True
         session.account.follow()
         session.refresh()
-        self._engine.on_batches = self.batches
+        self._engine.batches.on_written = self.batches
         log.info("replica %s asks for offset %d of %s", session.peer.address, offset, replication_id[:40])
         # behind the replies of this tick
         self._tasks.soon("beginning to send the log", sender.begin, replication_id, offset, failed=sender.give_up)
@@ -107,7 +107,7 @@ class Primary:
             log.info("replica %s is gone", session.peer.address)
             self.count_good()
         if not self.senders:
-            self._engine.on_batches = None
+            self._engine.batches.on_written = None
 
     def cut_off(self) -> None:
         """Have all replicas connect again: their offsets are not ours any more, or the replication id has changed."""

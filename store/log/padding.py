@@ -24,7 +24,7 @@ from riverbed.store.disk.files import Files
 MAX_BATCH_BYTES: Final = 256 << 10
 # What is written at once is for 16 batches, within these bounds.  Less costs as much a batch, and more makes the sync
 # that writes it longer.
-MIN_BYTES: Final = 256 << 10
+MIN_BYTES = 256 << 10
 MAX_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 4 << 10
 _PAGE_BYTES: Final = 4 << 10  # of the system's cache

@@ -18,8 +18,14 @@ class Condition:
         self.refusal: str | None = UNREAD  # why nothing may be appended now; None when it may
         self.broken = False
 
-    def break_log(self, reason: str) -> LogWriteError:
+    def break_log(self, reason: str, cause: Exception | None = None) -> LogWriteError:
         """Have nothing written any more until the server starts again; -> the error to raise."""
         self.broken = True
         self.refusal = reason
-        return LogWriteError(reason)
+        return caused(LogWriteError(reason), cause)
+
+
+def caused(error: LogWriteError, cause: Exception | None) -> LogWriteError:
+    """The error as `raise error from cause` raises it: compiled modules would lose the cause."""
+    error.__cause__ = cause
+    return error

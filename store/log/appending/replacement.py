@@ -13,7 +13,7 @@ from pathlib import Path
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import LogWriteError
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.appending.condition import Condition
+from riverbed.store.log.appending.condition import Condition, caused
 from riverbed.store.log.manifest import Manifest, ReplacedError
 
 
@@ -83,7 +83,5 @@ class Replacement:
         if isinstance(error, ReplacedError):
             return condition.break_log(str(error))
         if error is not None:
-            failure = LogWriteError(f"the manifest could not be written: {error}")
-            failure.__cause__ = error
-            return failure
+            return caused(LogWriteError(f"the manifest could not be written: {error}"), error)
         return None

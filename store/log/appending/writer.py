@@ -24,7 +24,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.page_cache import CachedEnd
 from riverbed.store.errors import LogWriteError
 from riverbed.store.format.log_lines import encode_annotation
-from riverbed.store.log.appending.condition import Condition
+from riverbed.store.log.appending.condition import Condition, caused
 from riverbed.store.log.appending.listing import Listing
 from riverbed.store.log.appending.successor import Successor
 from riverbed.store.log.padding import Padding
@@ -171,11 +171,13 @@ class LogWriter:
                 self.successor.write(commands, position)
                 self.successor.write(annotation, position + len(commands))
         except OSError as error:
-            raise self._cut_back(error) from error
-        self._before_last = (position, self.offset)
-        self.position = end
-        self.offset = offset
-        return annotation
+            failure = self._cut_back(error)
+        else:
+            self._before_last = (position, self.offset)
+            self.position = end
+            self.offset = offset
+            return annotation
+        raise failure
 
     def pad(self) -> None:
         """Have batches like the last one replace padding, in a log that is synced with each.  Raises nothing."""
@@ -198,10 +200,13 @@ class LogWriter:
                 end += len(data)
             write_all_at(self._files, self.fd, self._padding.behind(end), end)
         except (OSError, MemoryError) as error:
-            raise self._cut_back(error) from error
-        self._before_last = (self.position, self.offset)
-        self.position = end
-        self.offset = offset
+            failure = self._cut_back(error)
+        else:
+            self._before_last = (self.position, self.offset)
+            self.position = end
+            self.offset = offset
+            return
+        raise failure
 
     def write_preface(self, select: bytes, now_ms: int) -> None:
         """Begin the current file, which is empty, with the command `select`, which does not count in the offset.
@@ -229,8 +234,8 @@ class LogWriter:
             self._truncate()
         except OSError as second:
             reason = f"writing the log failed ({error}), and so did cutting it back ({second})"
-            return self._condition.break_log(reason)
-        return LogWriteError(f"writing the log failed: {error}")
+            return self._condition.break_log(reason, error)
+        return caused(LogWriteError(f"writing the log failed: {error}"), error)
 
     def drop_last_batch(self) -> bool:
         """Cut off what the last `append` wrote, because it could not be synced and was not acknowledged.
@@ -275,9 +280,12 @@ class LogWriter:
             if self.successor is not None:
                 self.successor.sync()
         except OSError as error:
-            raise self._condition.break_log(f"syncing the log failed: {error}") from error
-        self.synced_position, self.synced_offset = position, offset
-        self._is_cut = False
+            failure = self._condition.break_log(f"syncing the log failed: {error}", error)
+        else:
+            self.synced_position, self.synced_offset = position, offset
+            self._is_cut = False
+            return
+        raise failure
 
     @property
     def unsynced(self) -> Unsynced | None:
@@ -296,7 +304,8 @@ class LogWriter:
     def was_synced(self, unsynced: Unsynced, error: OSError | None) -> None:
         """Note that `sync_bytes` has ended.  Raises LogWriteError when it failed, and the log is broken then."""
         if error is not None:
-            raise self._condition.break_log(f"syncing the log failed: {error}") from error
+            failure = self._condition.break_log(f"syncing the log failed: {error}", error)
+            raise failure
         if unsynced.file_seq == self.file_seq and unsynced.position > self.synced_position:
             self.synced_position, self.synced_offset = unsynced.position, unsynced.offset
 

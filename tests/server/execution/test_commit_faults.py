@@ -31,7 +31,7 @@ class Rotation:
 
     def __init__(self, directory: Path, policy: str, files: Files | None = None) -> None:
         self.ticks = Ticks(directory, files=files, appendfsync=policy, segment_bytes=SEGMENT)
-        self.ticks.engine.on_batches = self._replicate
+        self.ticks.engine.batches.on_written = self._replicate
         self.replica = bytearray()
 
     def _replicate(self, batches: Sequence[StreamedBatch]) -> None:

@@ -69,7 +69,9 @@ class Case:
         # without a checkpoint a full file of the log ends in the tick, so that what that needs may fail there
         self.ticks.executor.events.committed.remove(self.ticks.server.checkpoints.committed)
         self.sent = bytearray()
-        self.ticks.engine.on_batches = lambda batches: self.sent.extend(b"".join(batch.data for batch in batches))
+        self.ticks.engine.batches.on_written = lambda batches: self.sent.extend(
+            b"".join(batch.data for batch in batches)
+        )
         self.client = self.ticks.connect()
 
     async def fill(self) -> None:

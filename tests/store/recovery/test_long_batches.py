@@ -72,7 +72,7 @@ def test_a_long_batch_is_applied_and_logged_as_if_it_was_in_memory(
     batches = streamed(data, tmp_path)
     assert [batch.spill is not None for batch in batches] == [False, True, False]
     sent: list[StreamedBatch] = []
-    pair[0].store.engine.on_batches = sent.extend
+    pair[0].store.engine.batches.on_written = sent.extend
     pair[0].apply(batches[:2])
     pair[0].apply(batches[2:])
     apply_all(pair[1], streamed(data, None))
