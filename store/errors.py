@@ -126,3 +126,5 @@ class Refusal(enum.Enum):
 UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))
 # Commands that make room go on, in what is kept free for them.
 NEARLY_FULL: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.MAP_NEARLY_FULL))
+# No more than what is kept free is left on the disk.
+DISK_LACKS_ROOM: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL))

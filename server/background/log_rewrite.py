@@ -27,7 +27,7 @@ import lmdb
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.background.worker_modules import REWRITE
 from riverbed.store.disk.removal import remove_file
-from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError
+from riverbed.store.errors import DISK_LACKS_ROOM, DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Rewriting:
         Trimming and deleting make none: the log gets longer by them, and the tables keep their pages for other rows.
         """
         engine = self._engine
-        if not engine.refusals.lack_room or not self._core.config.auto_aof_rewrite_percentage:
+        if engine.refusal not in DISK_LACKS_ROOM or not self._core.config.auto_aof_rewrite_percentage:
             return False
         if engine.offset == self._offset_at_full_disk or self._monotonic() < self._wait_until_s:
             return False

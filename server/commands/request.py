@@ -30,8 +30,12 @@ class Control(Protocol):
     def refuse(self, session: Session, error: CommandError) -> None:
         """End the wait of a blocked client with an error."""
 
-    def kill(self, session: Session) -> None:
-        """Close a client's connection now.  For a command: `Request.kill`."""
+    def kill(self, session: Session, *, drops_unread: bool = False) -> None:
+        """Close a client's connection now, or when it has read what was sent.  For a command: `Request.kill`.
+
+        With `drops_unread` nothing waits for a client that may never read: not its place, the file of a long reply or
+        a view.
+        """
 
     def blocked_clients(self) -> int: ...
 
@@ -245,7 +249,7 @@ class Request:
         if session is self.session:
             session.begin_closing()
         else:
-            self.context.control.kill(session)
+            self.context.control.kill(session, drops_unread=True)
 
     def copy(self) -> Request:
         """The same command, to be continued later."""

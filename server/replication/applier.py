@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 import lmdb
 
 from riverbed.server.replication.worker import NO_ROOM
-from riverbed.store.errors import TABLE_DAMAGE, LacksRoomError, LogWriteError, ReplayError, StateLostError
+from riverbed.store.errors import (
+    DISK_LACKS_ROOM,
+    TABLE_DAMAGE,
+    LacksRoomError,
+    LogWriteError,
+    ReplayError,
+    StateLostError,
+)
 from riverbed.store.format.log_lines import FrameError
 
 if TYPE_CHECKING:
@@ -125,7 +132,7 @@ class Applier:
             batches = self.stream.next_slice(SLICE_BYTES, SLICE_COMMANDS)
             if batches:
                 try:
-                    if self._engine.refusals.lack_room:
+                    if self._engine.refusal in DISK_LACKS_ROOM:
                         raise LacksRoomError
                     self._engine.apply(batches)
                     self._user.applied()

@@ -22,7 +22,7 @@ from riverbed.server.replication.applier import LACKS_ROOM, MAX_PENDING_BYTES, S
 from riverbed.server.replication.attempts import Attempts
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
-from riverbed.store.errors import LogWriteError, ReplayError, StateLostError
+from riverbed.store.errors import DISK_LACKS_ROOM, LogWriteError, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
 from riverbed.store.log.stream_reader import LogStream
 
@@ -100,7 +100,7 @@ class Follower:
         if link is None:
             is_mending = self._met_damage and self._needs.core.repair.in_progress
             if self._connecting is None and self._attempts.is_due and not is_mending:
-                if self._engine.refusals.lack_room:
+                if self._engine.refusal in DISK_LACKS_ROOM:
                     self._lost(LinkError(LACKS_ROOM, is_lasting=True))
                 else:
                     self._connect()

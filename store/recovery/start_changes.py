@@ -6,7 +6,7 @@ start looks before it writes, and this module undoes what a start must write to 
 
     state/             made, with LMDB's files, where there was none
     state/lock.mdb     the readers of the tables, which LMDB writes as soon as it opens them
-    state/data.mdb     the older of the two meta pages in the place of the newer, see `power_loss.py`;
+    state/data.mdb     the older of the two meta pages in the place of the newer, see `data_file/power_loss.py`;
                        behind its end, what LMDB writes of a long transaction before that is committed
     state/compact/     the tables of a compaction that was killed, moved to their place
 

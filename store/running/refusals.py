@@ -31,11 +31,6 @@ class Refusals:
         self._space = space
         self._txn = txn
 
-    @property
-    def lack_room(self) -> bool:
-        """Whether the disk has little more than the reserve, in which only commands that make room are written."""
-        return self.reason in (Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL)
-
     def check_space(self) -> None:
         """Refuse writes while less than the reserve is free, so that deleting and trimming still have room."""
         self.reason = self._space.judge(self._txn, self.reason)

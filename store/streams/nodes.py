@@ -1,4 +1,4 @@
-"""Finds the closed nodes of a stream: counts of about a hundred consecutive entries each; see `stream.py`.
+"""The closed nodes of a stream, found and counted down: counts of about a hundred entries each; see `stream.py`.
 
 A flipped bit in a key mostly leaves the row where it was, between the same neighbours.  The checksum of a node is one
 over its key, so a walk that meets the row notices it, also where the damaged key ends the walk.  A search that passes
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.streams import NodeRow, decode_stream_prefix, id_in_key, stream_prefix
+from riverbed.store.format.streams import NodeRow, decode_live_counts, decode_stream_prefix, id_in_key, stream_prefix
 from riverbed.store.ids import MIN_ID, StreamID, pack_id
 from riverbed.store.tables import ranges
 from riverbed.store.tables.ranges import seek
@@ -32,7 +32,7 @@ def first_node(nodes: lmdb.Cursor[bytes], prefix: bytes, floor_id: StreamID, fir
     if not seek(nodes, prefix + pack_id(floor_id)):
         raise _damaged(prefix)
     key, row = nodes.item()
-    node = NodeRow.unpack(key, row)
+    node = _unpack(prefix, key, row)
     if not key.startswith(prefix) or id_in_key(key) > first_id:
         raise _damaged(prefix)
     return node
@@ -42,7 +42,7 @@ def nodes_from(nodes: lmdb.Cursor[bytes], prefix: bytes, start: StreamID) -> Ite
     """(first ID, node) of the nodes that begin at `start` or later, oldest first.  Raises DamagedRowError."""
     if seek(nodes, prefix + pack_id(start)):
         for key, row in nodes.iternext():
-            node = NodeRow.unpack(key, row)
+            node = _unpack(prefix, key, row)
             if not key.startswith(prefix):
                 return
             yield id_in_key(key), node
@@ -64,7 +64,7 @@ def seek_node(nodes: lmdb.Cursor[bytes], prefix: bytes, entry_id: StreamID) -> N
     """Put the cursor on the node that holds an entry; -> the node.  Raises DamagedRowError."""
     if not ranges.seek_last(nodes, prefix + pack_id(entry_id)) or not nodes.key().startswith(prefix):
         raise _damaged(prefix)
-    node = NodeRow.unpack(*nodes.item())
+    node = _unpack(prefix, *nodes.item())
     if entry_id > node.last_id:
         raise _damaged(prefix)
     return node
@@ -74,15 +74,19 @@ def seek_last_node(nodes: lmdb.Cursor[bytes], prefix: bytes) -> NodeRow | None:
     """Put the cursor on the last node; -> the node, None when there is none.  Raises DamagedRowError."""
     end = stream_prefix(decode_stream_prefix(prefix) + 1)
     if seek(nodes, end):
-        NodeRow.unpack(*nodes.item())
+        _unpack(prefix, *nodes.item())
     if not ranges.seek_below(nodes, end):
         return None
-    node = NodeRow.unpack(*nodes.item())
+    node = _unpack(prefix, *nodes.item())
     return node if nodes.key().startswith(prefix) else None
 
 
 class NodeCounts:
-    """Counts deleted entries out of the closed nodes of a stream: each node is written once for neighbours in a row."""
+    """Counts deleted entries out of the closed nodes of a stream.
+
+    A node is written once for those of its entries that come one after the other, in any order: most that are deleted
+    at once are neighbours.
+    """
 
     def __init__(self, nodes: lmdb.Cursor[bytes], prefix: bytes) -> None:
         self._nodes = nodes  # for no other use until `settle`
@@ -122,6 +126,24 @@ class NodeCounts:
             self._nodes.delete()
             self._emptied += 1
         self._node, self._gone = None, 0
+
+
+def totals(prefix: bytes, rows: list[Row]) -> tuple[list[int], StreamID]:
+    """How many entries are left of each of some nodes, and the last ID of the last one.  Raises DamagedRowError."""
+    try:
+        return decode_live_counts(rows), NodeRow.unpack(*rows[-1]).last_id
+    except DamagedRowError:
+        raise _damaged(prefix) from None
+
+
+def _unpack(prefix: bytes, key: bytes, row: bytes) -> NodeRow:
+    """As `NodeRow.unpack`, with an error that names the stream if the node is one of its own."""
+    try:
+        return NodeRow.unpack(key, row)
+    except DamagedRowError:
+        if key.startswith(prefix):
+            raise _damaged(prefix) from None
+        raise
 
 
 def _damaged(prefix: bytes) -> DamagedRowError:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.resp import encode_words
-from riverbed.store.format.streams import NodeRow, decode_live_counts, id_in_key
+from riverbed.store.format.streams import NodeRow, id_in_key
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NOT_TRIMMED, Change, References, Strategy, Trim, Trimmed
-from riverbed.store.streams.nodes import first_node, node_chunks, nodes_from
+from riverbed.store.streams.nodes import first_node, node_chunks, nodes_from, totals
 from riverbed.store.tables.ranges import seek
 
 if TYPE_CHECKING:
@@ -157,9 +157,8 @@ def _pass_over(stream: Stream, trim: Trim, most_nodes: int) -> tuple[int, int, i
     boundary = StreamID(stream.floor_id - 1)
     nodes = stream.txn.nodes
     for rows in node_chunks(nodes, stream.prefix, stream.floor_id) if not trim.limit else ():
-        lives = decode_live_counts(rows)
+        lives, last_id = totals(stream.prefix, rows)
         live = sum(lives)
-        last_id = NodeRow.unpack(*rows[-1]).last_id
         if trim.strategy is Strategy.MAXLEN:
             if stream.length - removed - live <= trim.threshold:
                 break

@@ -19,7 +19,8 @@ from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.options import Fsync
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables import environment, power_loss
+from riverbed.store.tables import environment
+from riverbed.store.tables.data_file import power_loss
 from tests.support.store.stores import Store, sid
 
 NO_REPORTS: Any = SimpleNamespace(step=lambda *step: None)

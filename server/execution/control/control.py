@@ -49,14 +49,18 @@ class Controls:
         self._pubsub.forget(session)
         self._monitors.forget(session)
 
-    def kill(self, session: Session) -> None:
+    def kill(self, session: Session, *, drops_unread: bool = False) -> None:
         session.begin_closing()
         if session.blocked is not None:
             self._waiters.release(session)
         self._sliced_commands.drop(session)
         session.drop_input()
         self._pubsub.forget(session)
-        session.peer.close_soon()
+        if drops_unread and (session.long_reply is not None or session.peer.output_bytes()):
+            session.end_long_reply()
+            session.peer.abort()
+        else:
+            session.peer.close_soon()
 
     def unblock(self, session: Session, *, error: bool) -> bool:
         if session.blocked is None:

@@ -1,4 +1,4 @@
-"""A file without a name for what has no room in memory: written, read from its beginning, and gone when it is closed.
+"""A file without a name for the long replies of a transaction: written, then read, and gone when it is closed.
 
 All such files together are bounded, and leave room on the disk and descriptors for everything else.
 """

@@ -37,7 +37,7 @@ _SHORT_BYTES: Final = 128
 _MIN_ROOM = 64 << 10
 # Replies that are read from a view while they are sent: each takes a kilobyte or two until then.
 _MAX_FROM_VIEW = 10_000
-_PIECE_BYTES = PIECE_BYTES
+_PIECE_BYTES = PIECE_BYTES  # a variable, as tests change it
 
 
 class ViewNeededError(Exception):

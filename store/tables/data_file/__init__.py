@@ -1,6 +1,6 @@
-"""LMDB's data file, looked at without LMDB: which of its commits counts, and whether its pages can be read at all.
+"""LMDB's data file below LMDB: which of its commits counts, whether its pages can be read, and what is read of it.
 
-This package knows nothing of tables and rows.  Read `power_loss` first.
+This package knows no table and no row.  Read `power_loss` first.
 """
 
 from __future__ import annotations

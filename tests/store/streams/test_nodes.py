@@ -10,6 +10,8 @@ import lmdb
 import pytest
 
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.format.streams import NodeRow
+from riverbed.store.ids import pack_id
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams import trimming
@@ -127,4 +129,61 @@ def test_the_nodes_of_a_copy_belong_to_it(filled: Path, tmp_path: Path) -> None:
     store = Store(tmp_path / "copy", node_max_entries=4)
     store.run("COPY", "s", "copy")
     assert trimming.trim(store.stream(b"copy"), Trim(Strategy.MAXLEN, 10)) == ENTRIES - 10
+    store.kill()
+
+
+class CountedPuts:
+    """A cursor that counts what is put by it."""
+
+    def __init__(self, cursor: lmdb.Cursor[bytes]) -> None:
+        self._cursor = cursor
+        self.count = 0
+
+    def put(self, key: bytes, row: bytes) -> bool:
+        self.count += 1
+        return self._cursor.put(key, row)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._cursor, name)
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_node_is_written_once_for_neighbours_that_are_deleted(store: Store, step: int) -> None:
+    store.engine.txn.configure_nodes(100, 0)
+    stream = store.fill(b"s", 1000)
+    puts = CountedPuts(store.txn.nodes)
+    store.txn.nodes = puts  # type: ignore[assignment]
+    entry_ids = [sid(f"{number}-0") for number in range(50, 250)][::step]
+    assert stream.delete_entries(entry_ids) == [True] * 200
+    assert puts.count == 2  # the one between is empty, and is gone
+    assert (stream.length, stream.node_count) == (800, 8)
+
+
+def test_a_node_that_counts_fewer_entries_than_are_there_is_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    stream = store.fill(b"s", 1000)
+    key = stream.prefix + pack_id(sid("101-0"))
+    row = store.txn.lmdb.get(key, db=store.txn.handles["nodes"])
+    assert row is not None
+    store.txn.nodes.put(key, NodeRow.unpack(key, row)._replace(live=2).pack(key))
+    with pytest.raises(DamagedRowError) as caught:
+        stream.delete_entries([sid(f"{number}-0") for number in range(110, 113)])
+    assert (caught.value.what, caught.value.stream_no) == ("a node", stream.stream_no)
+    store.kill()
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_damage_in_a_node_is_named_by_its_stream(filled: Path, tmp_path: Path, what: str) -> None:
+    change, numbers = CHANGES[what]
+    shutil.copytree(filled, tmp_path / "copy")
+    store = Store(tmp_path / "copy", node_max_entries=4)
+    stream = store.stream()
+    keys = [key for key, _ in keys_of(filled)[NODES : 2 * NODES]]
+    for number in numbers:
+        row = store.txn.lmdb.get(keys[number], db=store.txn.handles["nodes"])
+        assert row is not None
+        store.txn.nodes.put(keys[number], bytes([row[0] ^ 1]) + row[1:])
+    with pytest.raises(DamagedRowError) as caught:
+        change(stream)
+    assert (caught.value.what, caught.value.stream_no) == ("a node", stream.stream_no)
     store.kill()

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from tests.conftest import StartRiverbed
 from tests.support.client_lines import eventually, id_of, lines, own_line
 from tests.support.pair import Pair
 from tests.support.raw import Frames, RawClient, encode
@@ -92,6 +93,28 @@ def test_kill_by_filter_counts(server: RiverbedServer, name: str) -> None:
         assert int(reply.text) >= 1 if everybody else int(reply.text) == 1
         assert is_closed(other)
         assert own_line(client)["id"] == mine["id"]
+
+
+@pytest.mark.parametrize("unread", ["short replies", "a long reply", "a transaction's long reply"])
+def test_kill_does_not_wait_for_a_client_that_does_not_read(start_riverbed: StartRiverbed, unread: str) -> None:
+    """Neither its place nor the file and the view of its reply are kept."""
+    server = start_riverbed(options={"maxclients": 2})
+    read = encode(("XRANGE", "s", "-", "+"))
+    with server.client() as client, server.client() as other:
+        for seq in range(1, 21):
+            client.ask("XADD", "s", f"{seq}-0", "f", "v" * 1_000_000)
+        number = id_of(other)
+        requests = {
+            "short replies": encode(("XRANGE", "s", "20-0", "+")) * 30,
+            "a long reply": read,
+            "a transaction's long reply": encode(("MULTI",)) + encode(("XDEL", "s", "1-0")) + read + encode(("EXEC",)),
+        }
+        other.send_bytes(requests[unread])
+        eventually(lambda: any(int(line["omem"]) for line in lines(client.tree("CLIENT", "LIST"))))
+        assert client.ask("CLIENT", "KILL", "ID", number) == b":1\r\n"
+        eventually(lambda: client.ask("CLIENT", "LIST").count(b"id=") == 1)
+        with server.client() as another:
+            assert another.ask("PING") == b"+PONG\r\n"
 
 
 def test_all_filters_must_fit(client: RawClient, server: RiverbedServer) -> None:
