@@ -5,7 +5,8 @@ XCLAIM of 100 that another consumer has pending.  One consumer waits for each re
 server busy, and send the acknowledgement and the next read in one piece, as pipelining clients do.
 
 Short commands are measured pipelined as well, 200 to a piece, where the sockets cost nearly nothing: reads of one entry
-with their acknowledgements, by one name or by many, XRANGE of one, XPENDING, and XCLAIM of one with JUSTID.
+with their acknowledgements, by one name or by many, XRANGE of one, XPENDING, and XCLAIM of one with JUSTID.  At last
+entries are read, acknowledged and deleted, ten at a time, as by workers that leave nothing behind.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PLACE: Final = b"__place__"
 _ID_BYTES: Final = len(b"%d-0" % FIRST_MS)
 PIPELINE: Final = 200
 _CLAIMED: Final = 10_000  # one by one, before XPENDING is measured again
+_TEN: Final = 10
 _STRIDE: Final = 7919  # from one place of the stream to the next; prime
 _BUDGET: Final = at_least(1.0)
 _PAIR_BUDGET: Final = at_least(0.9)
@@ -165,7 +167,7 @@ def answer(rig: Rig) -> Answer:
     return Answer(
         f"Consumers of a group: a stream of {entries:,} entries of 66 bytes",
         "XREADGROUP GROUP g c COUNT n STREAMS events >, XACK events g id ...; XCLAIM events g c 0 id ...; "
-        "XPENDING events g id + 100; XRANGE events id + COUNT 1",
+        "XPENDING events g id + 100; XRANGE events id + COUNT 1; XDEL events id ...",
         [measurement for pair in rates.values() for measurement in pair],
         (f"Many are {MANY} consumers that pipeline; one waits for each reply.",),
     )
@@ -213,6 +215,14 @@ def _runs(entries: int, batches: Sequence[bytes]) -> list[Run]:
 
         return make
 
+    def workers(server: Server) -> list[Consumer]:
+        with server.client() as client:
+            client.ask("XGROUP", "CREATE", KEY, "workers", 0)
+        read = encode(("XREADGROUP", "GROUP", "workers", "c", "COUNT", _TEN, "STREAMS", KEY, ">"))
+        tens = [[entry_id(n) for n in range(first, first + _TEN)] for first in range(0, singles // _TEN * _TEN, _TEN)]
+        requests = [read + encode(("XACK", KEY, "workers", *ten)) + encode(("XDEL", KEY, *ten)) for ten in tens]
+        return [Pipeliner(pieces(requests, PIPELINE // _TEN), PIPELINE // _TEN)]
+
     def short(*words: Word, count: int = singles) -> Callable[[Server], list[Consumer]]:
         """Pipelined requests; PLACE among the words stands for IDs from all over the stream."""
 
@@ -257,13 +267,14 @@ def _runs(entries: int, batches: Sequence[bytes]) -> list[Run]:
             _SHORT_BUDGET,
             short("XCLAIM", KEY, "claims", "e", 0, PLACE, "JUSTID"),
         ),
+        (f"COUNT {_TEN}, XACK and XDEL, one, pipelined by {PIPELINE // _TEN}", _BUDGET, workers),
     ]
 
 
 def _check(server: Server, contender: Contender) -> None:
     """Check that acknowledged entries are no longer pending: otherwise the measurement is void."""
     with server.client() as client:
-        for group in ("one-1", "many-1", "one-100", "many-100", "pairs-1", f"pairs-{MANY}"):
+        for group in ("one-1", "many-1", "one-100", "many-100", "pairs-1", f"pairs-{MANY}", "workers"):
             summary = client.ask("XPENDING", KEY, group)
             if not summary.startswith(b"*4\r\n:0\r\n"):
                 raise AssertionError(f"{contender.value}, {group}: {summary[:60]!r}")
