@@ -8,6 +8,7 @@ The state is the last checkpoint plus the log's tail.  `tables/data_file/power_l
 destroy of a checkpoint that is not durable yet.  The engine's parts are in `running/`:
 
     keeper         the log: when it is synced, and when its next file begins
+    batches        what commands have logged, written as one
     statements     what its manifest states: replication ids and policy
     state          the way back to the state when something fails
     checkpoints    the checkpoint that is not durable yet
