@@ -90,6 +90,7 @@ class Follower:
             self._connecting.cancel()
         if self._link is not None:
             self._link.fail(LinkError("not wanted any more"))
+        self._drop_applier()  # before the link is lost, as nothing more may be applied
         self._drop_full_sync()
 
     def cycle(self) -> None:
@@ -192,6 +193,11 @@ class Follower:
     def _apply(self, stream: LogStream) -> None:
         self._applier = Applier(self._needs, stream, self)
 
+    def _drop_applier(self) -> None:
+        if self._applier is not None:
+            self._applier.close()
+            self._applier = None
+
     def _connected(self) -> None:
         self.state = State.CONNECTED
         self._attempts.connected()
@@ -236,9 +242,7 @@ class Follower:
     def _lost(self, error: LinkError) -> None:
         """End what the link was for, and try again later."""
         self._link = None
-        if self._applier is not None:
-            self._applier.close()
-            self._applier = None
+        self._drop_applier()
         self._drop_full_sync()
         if self._stopped:
             return

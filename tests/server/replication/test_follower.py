@@ -140,6 +140,20 @@ def test_nothing_is_applied_while_a_checkpoint_has_to_come_first(
     in_loop(body())
 
 
+def test_nothing_is_applied_any_more_once_it_is_stopped(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        following: Any = follow(ticks, ticks.server.replication.needs, log_of([1] * 3)[0])
+        following._link.fail = lambda error: None  # the loop says later that the connection is lost
+        following.stop()
+        for _ in range(5):
+            await ticks.settle()
+        assert await ticks.ask(ticks.connect(), "XLEN s") == [b":0\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_link_is_not_silent_while_what_it_has_sent_waits_for_the_disk(tmp_path: Path) -> None:
     is_disk_behind = True
 
