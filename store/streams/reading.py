@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
 from riverbed.store.format.entries import bare_pairs, bare_row, bare_values
+from riverbed.store.format.resp import id_bulk
 from riverbed.store.ids import MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables import ranges
 from riverbed.store.tables.ranges import seek
@@ -96,7 +97,10 @@ class ReadableStream:
         if not self.length or start > end or (count is not None and count <= 0):
             return []
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        return bare_pairs(ranges.read(self.txn.reader, low, high, count, reverse=reverse))
+        rows = bare_pairs(ranges.read(self.txn.reader, low, high, count, reverse=reverse))
+        if count is None or len(rows) < count:
+            self._require_edge(low, high, rows[-1][1] if rows else b"", reverse=reverse)
+        return rows
 
     def first_entry(self, start: StreamID, end: StreamID) -> bytes | None:
         """The value of the first of `rows`, in half the time; None when there is none.  Raises DamagedRowError."""
@@ -167,7 +171,10 @@ class ReadableStream:
                     txn.refuse_misplaced(low, high)
                 elif begins and rows[0][0] != low:
                     raise DamagedRowError("an entry", self.stream_no)
-                return bare_values(self.prefix, [row for _, row in rows])
+                values = bare_values(self.prefix, [row for _, row in rows])
+                if count is None or len(values) < count:
+                    self._require_edge(low, high, values[-1] if values else b"", reverse=reverse)
+                return values
         elif start == end:
             count = 1
         if start <= self.first_id <= end and not reverse:
@@ -192,6 +199,16 @@ class ReadableStream:
             self.txn.refuse_misplaced(low, high)
         elif self.txn.largest_row < UNBOUNDED_ROW and not reverse:
             self.txn.refuse_misplaced(high + b"\0", high)
+        self._require_edge(low, high, found[-1] if found else b"", reverse=reverse)
+
+    def _require_edge(self, low: bytes, high: bytes, found_last: bytes, *, reverse: bool) -> None:
+        """Raise DamagedRowError if the stream's last entry is in a range that has ended with another one.
+
+        With `reverse` it is the first entry.  A wrong page in the tree ends a range like a row of another stream.
+        """
+        edge = self.first_id if reverse else self.last_live_id
+        if low <= self.prefix + pack_id(edge) <= high and not found_last.startswith(id_bulk(edge)):
+            raise DamagedRowError("an entry", self.stream_no)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
         """The keys of `rows`, oldest first; one row at a time is in memory.  Raises DamagedRowError.

@@ -635,3 +635,30 @@ def test_a_row_that_is_written_beside_a_damaged_key_hides_no_pending_entry(
         found.engine.abandon()
         shutil.rmtree(directory)
     assert met > runs
+
+
+@pytest.mark.parametrize("nodes", ["tail", "closed"])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("gone", [1, 20, 40])
+def test_a_range_that_ends_before_the_edge_of_its_stream_is_damage(
+    tmp_path: Path, nodes: str, reverse: bool, gone: int
+) -> None:
+    """As behind a page that stands in the place of another: the rows that follow are those of another stream."""
+    store = Store(tmp_path, node_max_entries=100 if nodes == "tail" else 4)
+    for key in (b"r", b"s", b"t"):
+        store.fill(key, 40)
+    store.checkpoint()
+    stream = store.stream(b"s")
+    edge = range(1, gone + 1) if reverse else range(41 - gone, 41)
+    for number in edge:
+        assert store.txn.lmdb.delete(stream.prefix + pack_id(sid(f"{number}-0")), db=store.txn.handles["entries"])
+    for count in (None, 41):
+        for read in (
+            lambda count=count: stream.rows(MIN_ID, MAX_ID, count, reverse=reverse),
+            lambda count=count: stream.entries_within(MIN_ID, MAX_ID, count, 1 << 20, reverse=reverse),
+        ):
+            with pytest.raises(DamagedRowError):
+                read()
+    left = 40 - gone
+    assert len(stream.rows(MIN_ID, MAX_ID, left, reverse=reverse)) == left  # what is asked for is there
+    store.kill()
