@@ -98,8 +98,8 @@ class ReadableStream:
             return []
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         rows = bare_pairs(ranges.read(self.txn.reader, low, high, count, reverse=reverse))
-        if count is None or len(rows) < count:
-            self._require_edge(low, high, rows[-1][1] if rows else b"", reverse=reverse)
+        found = [rows[0][1], rows[-1][1]] if rows else []
+        self._require_edges(start, end, found, is_ended=count is None or len(rows) < count, reverse=reverse)
         return rows
 
     def first_entry(self, start: StreamID, end: StreamID) -> bytes | None:
@@ -124,6 +124,7 @@ class ReadableStream:
             if low <= key <= high:
                 return bare_row(key, row)
         self.txn.refuse_misplaced(low, high)
+        self._require_edges(start, end, [], is_ended=True, reverse=False)
         return None
 
     def first_row(self, start: StreamID) -> Row:
@@ -131,6 +132,8 @@ class ReadableStream:
         reader = self.txn.reader
         seek(reader, self.prefix + max(start, self.floor_id).to_bytes(16, "big"))
         key, row = reader.item()
+        if not key.startswith(self.prefix):
+            raise DamagedRowError("an entry", self.stream_no)
         return key, bare_row(key, row)
 
     def rows_within(
@@ -145,7 +148,12 @@ class ReadableStream:
             return []
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         rows = ranges.read_within(self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse)
-        return None if rows is None else bare_pairs(rows)
+        if rows is None:
+            return None
+        rows = bare_pairs(rows)
+        found = [rows[0][1], rows[-1][1]] if rows else []
+        self._require_edges(start, end, found, is_ended=count is None or len(rows) < count, reverse=reverse)
+        return rows
 
     def entries_within(
         self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
@@ -172,8 +180,7 @@ class ReadableStream:
                 elif begins and rows[0][0] != low:
                     raise DamagedRowError("an entry", self.stream_no)
                 values = bare_values(self.prefix, [row for _, row in rows])
-                if count is None or len(values) < count:
-                    self._require_edge(low, high, values[-1] if values else b"", reverse=reverse)
+                self._require_edges(start, end, values, is_ended=count is None or len(values) < count, reverse=reverse)
                 return values
         elif start == end:
             count = 1
@@ -185,12 +192,14 @@ class ReadableStream:
             values = bare_values(self.prefix, ranges.read_values(txn.reader, low, high, count, reverse=reverse))
             if len(values) < count:
                 self._require_end(low, high, values, reverse=reverse)
+            self._require_edges(start, end, values, is_ended=len(values) < count, reverse=reverse)
             return values
         found = ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
         if found is None:
             return None
         if count is None or len(found) < count:
             self._require_end(low, high, found, reverse=reverse)
+        self._require_edges(start, end, found, is_ended=count is None or len(found) < count, reverse=reverse)
         return bare_values(self.prefix, found)
 
     def _require_end(self, low: bytes, high: bytes, found: list[bytes], *, reverse: bool) -> None:
@@ -199,15 +208,20 @@ class ReadableStream:
             self.txn.refuse_misplaced(low, high)
         elif self.txn.largest_row < UNBOUNDED_ROW and not reverse:
             self.txn.refuse_misplaced(high + b"\0", high)
-        self._require_edge(low, high, found[-1] if found else b"", reverse=reverse)
 
-    def _require_edge(self, low: bytes, high: bytes, found_last: bytes, *, reverse: bool) -> None:
-        """Raise DamagedRowError if the stream's last entry is in a range that has ended with another one.
+    def _require_edges(
+        self, start: StreamID, end: StreamID, found: list[bytes], *, is_ended: bool, reverse: bool
+    ) -> None:
+        """Raise DamagedRowError unless the entries of a range have the stream's first and last one if these are in it.
 
-        With `reverse` it is the first entry.  A wrong page in the tree ends a range like a row of another stream.
+        Of the entries only the first and the last are looked at; they end where the range does if it `is_ended`.  A
+        wrong page in the tree ends a range, or has it begin elsewhere, like the rows of another stream.
         """
-        edge = self.first_id if reverse else self.last_live_id
-        if low <= self.prefix + pack_id(edge) <= high and not found_last.startswith(id_bulk(edge)):
+        begin, edge = (self.last_live_id, self.first_id) if reverse else (self.first_id, self.last_live_id)
+        is_sound = not start <= begin <= end or (found and found[0].startswith(id_bulk(begin)))
+        if is_sound and is_ended and start <= edge <= end:
+            is_sound = found and found[-1].startswith(id_bulk(edge))
+        if not is_sound:
             raise DamagedRowError("an entry", self.stream_no)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
@@ -226,6 +240,8 @@ class ReadableStream:
                 if key > high:
                     break
                 found.append(key)
+        ends = [id_bulk(streams.id_in_key(key)) for key in (found[0], found[-1])] if found else []
+        self._require_edges(start, end, ends, is_ended=count is None or len(found) < count, reverse=False)
         return found
 
     def entry(self, entry_id: StreamID) -> bytes | None:

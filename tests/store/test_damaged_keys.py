@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import lmdb
@@ -24,6 +24,7 @@ from riverbed.store.rewrite.state import pieces
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.scrub import require_sound
+from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from tests.support.store.stores import Store, sid
 
 MAP_BYTES = 1 << 30
@@ -637,28 +638,40 @@ def test_a_row_that_is_written_beside_a_damaged_key_hides_no_pending_entry(
     assert met > runs
 
 
+@pytest.mark.parametrize("largest_row", [None, UNBOUNDED_ROW])
 @pytest.mark.parametrize("nodes", ["tail", "closed"])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("gone", [1, 20, 40])
-def test_a_range_that_ends_before_the_edge_of_its_stream_is_damage(
-    tmp_path: Path, nodes: str, reverse: bool, gone: int
+@pytest.mark.parametrize("gone", [range(1, 2), range(1, 21), range(1, 41), range(21, 41), range(40, 41)])
+def test_a_range_that_lacks_an_edge_of_its_stream_is_damage(
+    tmp_path: Path, nodes: str, gone: range, largest_row: int | None
 ) -> None:
     """As behind a page that stands in the place of another: the rows that follow are those of another stream."""
     store = Store(tmp_path, node_max_entries=100 if nodes == "tail" else 4)
     for key in (b"r", b"s", b"t"):
         store.fill(key, 40)
     store.checkpoint()
+    store.txn.largest_row = largest_row or store.txn.largest_row  # as beside a large entry, rows are measured
     stream = store.stream(b"s")
-    edge = range(1, gone + 1) if reverse else range(41 - gone, 41)
-    for number in edge:
+    for number in gone:
         assert store.txn.lmdb.delete(stream.prefix + pack_id(sid(f"{number}-0")), db=store.txn.handles["entries"])
-    for count in (None, 41):
-        for read in (
-            lambda count=count: stream.rows(MIN_ID, MAX_ID, count, reverse=reverse),
-            lambda count=count: stream.entries_within(MIN_ID, MAX_ID, count, 1 << 20, reverse=reverse),
-        ):
-            with pytest.raises(DamagedRowError):
-                read()
-    left = 40 - gone
-    assert len(stream.rows(MIN_ID, MAX_ID, left, reverse=reverse)) == left  # what is asked for is there
+    reads: dict[str, Callable[[bool, int | None], Sequence[object] | None]] = {
+        "rows": lambda reverse, count: stream.rows(MIN_ID, MAX_ID, count, reverse=reverse),
+        "rows_within": lambda reverse, count: stream.rows_within(MIN_ID, MAX_ID, count, 1 << 20, reverse=reverse),
+        "entries": lambda reverse, count: stream.entries_within(MIN_ID, MAX_ID, count, 1 << 20, reverse=reverse),
+        "keys": lambda reverse, count: stream.keys(MIN_ID, MAX_ID, count),
+    }
+    left = 40 - len(gone)
+    for name, read in reads.items():
+        for reverse in (False, True) if name != "keys" else (False,):
+            begins_there = (40 if reverse else 1) not in gone
+            for count in (None, 41, *((1, left) if not begins_there and left else ())):
+                with pytest.raises(DamagedRowError):
+                    read(reverse, count)
+            if begins_there:  # what is asked for is there
+                assert len(read(reverse, left) or ()) == left
+    if 40 in gone:
+        first = sid(f"{gone[0]}-0")
+        with pytest.raises(DamagedRowError):
+            stream.first_row(first)
+        with pytest.raises(DamagedRowError):
+            stream.first_entry(first, MAX_ID)
     store.kill()
