@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from riverbed.store.disk import spill
 from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import LogWriteError, ReplayError
 from riverbed.store.log import stream_reader
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.log.stream_reader import LogStream, StreamedBatch, data_of
 from tests.store.recovery.test_applying import Replica, log_bytes, replicas
 
 SHORT = [[b"XADD", b"s", b"1-1", b"f", b"v"]]
@@ -101,13 +101,12 @@ def test_a_file_that_changes_leaves_everything_as_it_was(
     if when == "before it is executed":
         spoil(long)
     else:
-        append = pair[0].store.engine.log.writer.append_verbatim
 
-        def spoiled_before(pieces: Iterator[bytes], offset: int) -> None:
+        def spoiled_before(batches: Sequence[StreamedBatch]) -> Iterator[bytes]:
             spoil(long)
-            append(pieces, offset)
+            return data_of(batches)
 
-        monkeypatch.setattr(pair[0].store.engine.log.writer, "append_verbatim", spoiled_before)
+        monkeypatch.setattr("riverbed.store.engine.data_of", spoiled_before)
     with pytest.raises(LogWriteError, match="other bytes"):
         pair[0].apply([long])
     monkeypatch.undo()
@@ -125,16 +124,12 @@ def test_memory_that_ends_while_it_is_logged_leaves_no_part_in_the_log(
     data = log_bytes([SHORT, LONG, MORE])
     short, long, more = streamed(data, tmp_path)
     pair[0].apply([short])
-    append = pair[0].store.engine.log.writer.append_verbatim
 
-    def starved(pieces: Iterator[bytes], offset: int) -> None:
-        def some() -> Iterator[bytes]:
-            yield from islice(pieces, 2)
-            raise MemoryError
+    def starved(batches: Sequence[StreamedBatch]) -> Iterator[bytes]:
+        yield from islice(data_of(batches), 2)
+        raise MemoryError
 
-        append(some(), offset)
-
-    monkeypatch.setattr(pair[0].store.engine.log.writer, "append_verbatim", starved)
+    monkeypatch.setattr("riverbed.store.engine.data_of", starved)
     with pytest.raises(LogWriteError):
         pair[0].apply([long])
     monkeypatch.undo()

@@ -281,10 +281,10 @@ def test_tables_are_not_believed_when_the_log_that_they_cover_could_not_be_synce
     durability = store.engine.begin_checkpoint()
     with pytest.MonkeyPatch.context() as patch:
 
-        def fail(unsynced: object) -> None:
+        def fail(fd: int) -> None:
             raise OSError(5, "Input/output error")
 
-        patch.setattr(store.engine.log.writer, "sync_bytes", fail)
+        patch.setattr(store.engine.files, "sync", fail)
         durability.run()
     with pytest.raises(LogWriteError, match="Input/output error"):
         store.engine.end_checkpoint()
