@@ -96,7 +96,7 @@ def test_a_turn_applies_a_slice_or_one_batch(
             applied.append(list(batches))
             apply(batches)
 
-        engine.apply = note  # type: ignore[method-assign]
+        monkeypatch.setattr(engine, "apply", note)
         data, entries = log_of(counts, value)
         follow(ticks, ticks.server.replication.needs, data)
         for _ in range(len(counts)):
