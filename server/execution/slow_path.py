@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 (_QUEUED,) = settled_constant(b"+QUEUED\r\n")
 _MULTI_OK: Final = b"+OK\r\n"
 _EXEC_WORDS: Final = [b"EXEC"]
+# The replies to MULTI and to so many commands behind it, made once: to make one takes 0.3 us.
+_MULTI_QUEUED: Final = [Settled(_MULTI_OK + _QUEUED * count) for count in range(33)]
 
 
 class Turn(enum.Enum):
@@ -87,9 +89,10 @@ class SlowPath:
         """
         if session.transaction.watched or session.transaction.watch_broken:
             return None
-        self._stats.commands_processed -= len(run)  # they are not, before EXEC
+        count = len(run)
+        self._stats.commands_processed -= count  # they are not, before EXEC
         self._calls.account(session, self._multi, multi, 0)  # it takes no time of its own
-        session.out.append(Settled(_MULTI_OK + _QUEUED * len(run)))
+        session.out.append(_MULTI_QUEUED[count] if count < len(_MULTI_QUEUED) else Settled(_MULTI_OK + _QUEUED * count))
         return self._call(session, self._exec, _EXEC_WORDS, run)
 
     def _bound_queue(self, session: Session) -> None:

@@ -7,7 +7,6 @@ that is there in the middle of the transaction only.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -128,8 +127,10 @@ class Transactions:
         only_reads = session.transaction.only_reads and not session.transaction.has_failed
         try:
             replies = self._collect_replies(session, None, may_restart=only_reads)
-            with contextlib.suppress(ViewNeededError):
+            try:
                 return (yield from self._execute(request, replies, ran, keeps_queue=only_reads))
+            except ViewNeededError:
+                pass
             view = yield from wait_for_view()
             noted = replies.added  # are counted already
             replies = self._collect_replies(session, view, may_restart=False)

@@ -16,7 +16,7 @@ import pytest
 
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.dispatch import fast_commands
-from riverbed.server.commands.groups import claim_runs, mixes
+from riverbed.server.commands.groups import claim_runs
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
@@ -28,7 +28,7 @@ from riverbed.store.databases import lent, transaction
 from riverbed.store.databases.lent import PART_BYTES, PUT_BATCH
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
 from riverbed.store.engine import Engine
-from riverbed.store.wire import APPENDED, Claims, Run, parse
+from riverbed.store.wire import APPENDED, Claims, Mix, Run, parse
 from tests.support.in_process import PassingClock
 from tests.support.raw import encode
 from tests.support.runs import ACKS, APPENDS, CLAIMS, LINES, RANGES, Scenario, asked, bulks, outcome, same
@@ -164,8 +164,16 @@ def test_a_mix_ends_where_a_client_waits_for_its_stream(tmp_path: Path) -> None:
     assert len(read) == 1
 
 
-def test_a_mix_that_meets_a_defect_is_executed_one_by_one(tmp_path: Path) -> None:
+def test_a_mix_that_meets_a_defect_is_executed_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the first half of it did is undone: the entries are in the stream and in the log once."""
+
+    def append_and_fail(request: Request) -> Reply:
+        assert isinstance(request.run, Mix) and request.run.adds is not None
+        assert request.db.append_run(request.run.adds, request.now_ms)[0] == 4
+        mixes.append(request.run)
+        raise RuntimeError("planted")
+
+    mixes: list[Mix] = []
 
     async def body() -> None:
         ticks = Ticks(tmp_path)
@@ -174,9 +182,9 @@ def test_a_mix_that_meets_a_defect_is_executed_one_by_one(tmp_path: Path) -> Non
             client, "XGROUP CREATE s g 0 MKSTREAM", *["XADD s * f v"] * 4, "XREADGROUP GROUP g c STREAMS s >"
         )
         lines = [line for seq in range(4) for line in ("XADD s * f v", f"XACK s g {MS}-{seq}")]
-        with patch.object(mixes, "find_group_to_ack", side_effect=RuntimeError("planted")) as find_group:
-            replies = await ticks.ask(client, *lines)
-        assert find_group.call_count == 1
+        monkeypatch.setattr(ticks.executor.fast_path.commands[Mix], "handler", append_and_fail)
+        replies = await ticks.ask(client, *lines)
+        assert len(mixes) == 1
         assert replies == [
             reply for one in bulks(*(f"{MS}-{seq}" for seq in range(4, 8))) for reply in (one, b":1\r\n")
         ]
