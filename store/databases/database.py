@@ -55,7 +55,7 @@ class Database(Namespace):
         self.txn = txn
         self.cached: dict[bytes, Stream] = {}
         self._cached_bytes = 0  # of `cached` and of what is lent
-        self._turns = Turns(self.cached, by_key=False)  # of being let go of
+        self._turns = Turns(self.cached, list)  # of being let go of
         self._lent = LentStreams(txn)
         self.read_lately = RecentKeys()  # of streams that were not in memory
         self._groups: dict[Stream, Groups] = {}  # of cached streams

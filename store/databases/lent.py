@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.databases.turns import Turns
 from riverbed.store.streams.runs import lend, lend_row, put_all_rows, put_rows, take_back
-from riverbed.store.wire import append, load, unknown_keys
+from riverbed.store.wire import append, keys_in_order, load, unknown_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,8 +65,8 @@ class LentStreams:
         self._bytes_since_look = 0  # when `_last_key` was noted
         self._look_bytes = _LONG_BYTES  # after so many it is noted again
         self._last_key = b""  # of the stream that the last entry of a run went to
-        self._turns = Turns(self._tails, by_key=True)  # of being taken back
-        self._put_turns = Turns(self._tails, by_key=True)  # of having rows put into the table
+        self._turns = Turns(self._tails, keys_in_order)  # of being taken back
+        self._put_turns = Turns(self._tails, keys_in_order)  # of having rows put into the table
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -144,7 +144,7 @@ class LentStreams:
                 self._put(tail)
 
     def next_keys(self) -> list[bytes]:
-        """A batch of the streams, each in its turn, in the order of their keys, one at least if there is any."""
+        """A batch of the streams, each in its turn, in the order of their numbers, one at least if there is any."""
         return self._batch(self._turns, BATCH)
 
     def _batch(self, turns: Turns, most: int) -> list[bytes]:
@@ -160,7 +160,7 @@ class LentStreams:
 
     def all_keys(self) -> list[bytes]:
         """The keys of all streams, in order."""
-        return sorted(self._tails)
+        return keys_in_order(self._tails)
 
     def put_back(self, keys: list[bytes]) -> list[bytes]:
         """Put those of these streams back into their table that were lent by their rows; -> the others, still lent."""

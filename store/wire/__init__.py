@@ -7,6 +7,7 @@
     open_tail_by_row      the row of a stream -> what it takes, and then its row again
     unknown_keys          a run of any keys -> those of streams that have nothing to take them
     take_tails            what such streams were given -> rows, and the rows of the streams
+    keys_in_order         such streams -> their keys, in the order of their rows
     open_stream           such a row -> its values
     pack_stream           the values -> a row
     load                  the same for a run out of a log -> rows
@@ -68,6 +69,7 @@ __all__ = [
     "find_values",
     "gather",
     "join",
+    "keys_in_order",
     "load",
     "load_xadds",
     "log_entries",
@@ -123,6 +125,7 @@ if TYPE_CHECKING or IS_NATIVE:
         find_values,
         gather,
         join,
+        keys_in_order,
         load,
         load_xadds,
         log_entries,
@@ -163,6 +166,7 @@ else:
         find_values,
         gather,
         join,
+        keys_in_order,
         load,
         load_xadds,
         log_entries,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 # Of which interface this is: a native module of another one was built from an older source, and is not used.
-INTERFACE: Final = 26
+INTERFACE: Final = 27
 
 # What `parse` may make of neighbours.
 NO_RUNS: Final = 0

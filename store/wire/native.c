@@ -25,7 +25,7 @@
 #include <string.h>
 #include <structmember.h>
 
-#define INTERFACE 26            /* raise it, here and in `interface.py`, when a function takes or returns others */
+#define INTERFACE 27            /* raise it, here and in `interface.py`, when a function takes or returns others */
 
 /* The compiler is given all parts as one, so that it sees through every call.  Each part uses those above it. */
 #include "c/layout.h"
@@ -110,6 +110,7 @@ static PyMethodDef functions[] = {
     {"open_tail_by_row", (PyCFunction)(void (*)(void))open_tail_by_row, METH_FASTCALL, open_tail_by_row_doc},
     {"unknown_keys", (PyCFunction)(void (*)(void))unknown_keys, METH_FASTCALL, unknown_keys_doc},
     {"take_tails", take_tails, METH_O, take_tails_doc},
+    {"keys_in_order", keys_in_order, METH_O, keys_in_order_doc},
     {"open_stream", (PyCFunction)(void (*)(void))open_stream, METH_FASTCALL, open_stream_doc},
     {"pack_stream", (PyCFunction)(void (*)(void))pack_stream, METH_FASTCALL, pack_stream_doc},
     {"expand_one", (PyCFunction)(void (*)(void))expand_one, METH_FASTCALL, expand_one_doc},

@@ -556,6 +556,10 @@ def compare_appending(native: ModuleType, run: Any, expected: Any, at: int, rng:
                 assert list(tail.take_rows()) == list(expected_tails[key].take_rows()), (key, opened[key])
     asked = at, rng.choice([0, 20, 4096, 1 << 62]), tails, watched
     assert native.unknown_keys(run, *asked) == reference.unknown_keys(expected, *asked), asked
+    in_order = native.keys_in_order(tails)
+    assert sorted(in_order) == sorted(tails)
+    prefixes = [expected_tails[key].prefix for key in in_order]
+    assert prefixes == sorted(prefixes)
     if rng.random() < 0.5:
         rows, streams = native.take_tails(list(tails.values()))
         wanted_rows, wanted_streams = reference.take_tails([expected_tails[key] for key in tails])
@@ -595,6 +599,7 @@ def run_out_of_memory(native: ModuleType) -> None:
         lambda: list(filled.take_rows()),
         lambda: list(native.take_tails([filled, native.open_tail_by_row(b"k", row, 9, 9, 9)])[0]),
         lambda: native.unknown_keys(run, 0, 99, {b"x": 1}, {}),
+        lambda: native.keys_in_order({b"key": tail}),
         lambda: native.expand_one(run, KEY, LOG_HEAD),
         lambda: native.load_xadds(logged, 0, 9, 1 << 40, PREFIX + bytes(16), []),
         lambda: native.show_pending(PREFIX, [bytes(3) + b"\1" + bytes(48)], bytes(16), b"\xff" * 16, {1: b""}, 0, 0, 9),

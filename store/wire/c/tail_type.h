@@ -179,6 +179,52 @@ take_tails(PyObject *module, PyObject *tails)
     return make_pair((PyObject *)rows, changed);
 }
 
+/* The key of a stream, and where its rows stand in the table of entries. */
+typedef struct {
+    PyObject *key;
+    char prefix[PREFIX_BYTES];
+} StreamKey;
+
+static int
+order_keys(const void *one, const void *other)
+{
+    return memcmp(((const StreamKey *)one)->prefix, ((const StreamKey *)other)->prefix, PREFIX_BYTES);
+}
+
+PyDoc_STRVAR(keys_in_order_doc,
+"keys_in_order(tails) -> keys\n\n"
+"The keys of a dict of tails, which are of different streams, in the order of the rows of these streams.");
+
+static PyObject *
+keys_in_order(PyObject *module, PyObject *tails)
+{
+    State *state = PyModule_GetState(module);
+    if (!PyDict_Check(tails)) {
+        PyErr_SetString(PyExc_TypeError, "a dict is needed");
+        return NULL;
+    }
+    Py_ssize_t size = PyDict_Size(tails), at = 0, count = 0;
+    StreamKey *streams = PyMem_Malloc((size_t)size * sizeof(StreamKey) + 1);
+    if (streams == NULL)
+        return PyErr_NoMemory();
+    PyObject *key, *tail, *keys = NULL;
+    while (count < size && PyDict_Next(tails, &at, &key, &tail) && Py_IS_TYPE(tail, state->tail_type)) {
+        streams[count].key = key;
+        memcpy(streams[count++].prefix, ((const Tail *)tail)->prefix, PREFIX_BYTES);
+    }
+    if (count < size)
+        PyErr_SetString(PyExc_TypeError, "tails are needed");
+    else
+        keys = PyList_New(size);
+    if (keys != NULL) {
+        qsort(streams, (size_t)size, sizeof(StreamKey), order_keys);
+        for (Py_ssize_t i = 0; i < size; i++)
+            PyList_SetItem(keys, i, Py_NewRef(streams[i].key));
+    }
+    PyMem_Free(streams);
+    return keys;
+}
+
 static PyObject *
 tail_last(PyObject *self, void *Py_UNUSED(closure))
 {

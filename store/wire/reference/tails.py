@@ -47,10 +47,10 @@ class Tail:
         "_nodes",
         "_nodes_left",
         "_oldest",
-        "_prefix",
         "_room",
         "_rows",
         "_stream",
+        "prefix",
         "size",
         "trimmed",
     )
@@ -68,7 +68,7 @@ class Tail:
         max_bytes: int,
         nodes: int,
     ) -> None:
-        self._prefix, self._last_id = unpacked(last_key)
+        self.prefix, self._last_id = unpacked(last_key)
         self._oldest = int.from_bytes(oldest, "big")
         self._node_end = int.from_bytes(node_end, "big")
         numbers = (length, node_live, most, room, max_entries, max_bytes, nodes)
@@ -174,8 +174,8 @@ class Tail:
             self._nodes.append(Node(0, 0, _NO_ID, _NO_ID))
         packed = entry_id.to_bytes(ID_BYTES, "big")
         row = b"%b*%d\r\n%b" % (bulk, entry.word_count, run.fields(entry))
-        row = seal(self._prefix, row)
-        self._rows.append((self._prefix + packed, row))
+        row = seal(self.prefix, row)
+        self._rows.append((self.prefix + packed, row))
         count, size, first, _ = self._nodes[-1]
         self._nodes[-1] = Node(count + 1, size + entry.size, first if count else packed, packed)
         self._last_id = entry_id
@@ -231,6 +231,11 @@ def take_tails(tails: list[Tail]) -> tuple[Iterator[tuple[bytes, bytes]], list[t
     """`Tail.take_rows` of all these tails, which are of different streams, in order, and `Tail.stream_row` of each."""
     stream_rows = [tail.stream_row() for tail in tails]
     return iter(sorted(row for tail in tails for row in tail.take_rows())), stream_rows
+
+
+def keys_in_order(tails: dict[bytes, Tail]) -> list[bytes]:
+    """The keys of these tails, which are of different streams, in the order of the rows of these streams."""
+    return sorted(tails, key=lambda key: tails[key].prefix)
 
 
 def unknown_keys(run: Run, at: int, max_bytes: int, *dicts: dict[bytes, Any]) -> list[bytes]:

@@ -7,7 +7,7 @@ from riverbed.store.databases.turns import Turns
 
 def test_keys_have_their_turns_in_order_and_newer_ones_behind_them() -> None:
     held = dict.fromkeys((b"d", b"b", b"f", b"e"))
-    turns = Turns(held, by_key=True)
+    turns = Turns(held, sorted)
     assert turns.take(2) == [b"b", b"d"]
     held |= dict.fromkeys((b"a", b"c"))
     assert turns.take(2) == [b"e", b"f"]
@@ -16,7 +16,7 @@ def test_keys_have_their_turns_in_order_and_newer_ones_behind_them() -> None:
 
 def test_a_few_keys_are_not_left_alone() -> None:
     held = dict.fromkeys(b"%03d" % number for number in range(100))
-    turns = Turns(held, by_key=True)
+    turns = Turns(held, sorted)
     assert [len(turns.take(30)) for _ in range(6)] == [30, 30, 40, 30, 30, 40]
     for number in range(0, 60, 2):
         del held[b"%03d" % number]
@@ -25,7 +25,7 @@ def test_a_few_keys_are_not_left_alone() -> None:
 
 def test_a_key_that_is_gone_has_no_turn() -> None:
     held = dict.fromkeys(b"%03d" % number for number in range(100))
-    turns = Turns(held, by_key=True)
+    turns = Turns(held, sorted)
     assert turns.take(1) == [b"000"]
     for number in range(99):
         del held[b"%03d" % number]
@@ -39,7 +39,7 @@ def test_a_key_that_is_gone_has_no_turn() -> None:
 
 def test_keys_have_their_turns_in_the_order_of_the_dict() -> None:
     held = dict.fromkeys((b"d", b"b", b"f", b"e"))
-    turns = Turns(held, by_key=False)
+    turns = Turns(held, list)
     assert turns.take(2) == [b"d", b"b"]
     held[b"a"] = None
     assert turns.take(2) == [b"f", b"e"]
@@ -48,7 +48,7 @@ def test_keys_have_their_turns_in_the_order_of_the_dict() -> None:
 
 def test_keys_that_are_given_back_come_next() -> None:
     held = dict.fromkeys(b"%d" % number for number in range(9))
-    turns = Turns(held, by_key=True)
+    turns = Turns(held, sorted)
     assert turns.take(4) == [b"0", b"1", b"2", b"3"]
     turns.give_back([b"2", b"3"])
     assert turns.take(3) == [b"2", b"3", b"4"]

@@ -425,6 +425,8 @@ def test_wrong_arguments_to_claims_are_refused(native: ModuleType) -> None:
         ("unknown_keys", ("run", 0, -1, {}), ValueError),
         ("unknown_keys", ("run", 0, 1, {}, []), TypeError),
         ("take_tails", ((),), TypeError),
+        ("keys_in_order", ([],), TypeError),
+        ("keys_in_order", ({b"k": 1},), TypeError),
         ("take_tails", ([1],), TypeError),
         ("open_stream", (b"k",), TypeError),
         ("open_stream", (None, b"row"), TypeError),
@@ -498,7 +500,10 @@ def test_rows_of_many_tails_are_taken_in_the_order_of_their_streams(native: Modu
     [run] = native.parse(APPENDED, chunk * 2)
     last_keys = [number.to_bytes(8, "big") + bytes(16) for number in numbers]
     tails = [native.open_tail(key, bytes(16), bytes(16), 0, 0, 9, 999, 9, 999, 9) for key in last_keys]
-    assert native.append(run, 0, {b"%d" % at: tail for at, tail in enumerate(tails)}, {}, 1)[0] == 12
+    by_key = {b"%d" % at: tail for at, tail in enumerate(tails)}
+    assert native.append(run, 0, by_key, {}, 1)[0] == 12
+    assert native.keys_in_order(by_key) == [b"2", b"5", b"0", b"1", b"4", b"3"]
+    assert native.keys_in_order({}) == []
     rows, streams = native.take_tails(tails)
     keys = [key for key, _ in rows]
     assert keys == sorted(keys)
@@ -532,8 +537,9 @@ def test_the_native_module_and_the_reference_offer_the_same(native: ModuleType) 
         "parse_front",
     )
     of_clients = ("join", "split_bulks")
-    rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream", "take_tails", "unknown_keys")
-    for name in ("Run", "Mix", "Claims", "Ranges", "Tail", *functions, *of_clients, *rows_of_streams):
+    rows_of_streams = ("open_stream", "open_tail_by_row", "pack_stream")
+    tails = ("keys_in_order", "take_tails", "unknown_keys")
+    for name in ("Run", "Mix", "Claims", "Ranges", "Tail", *functions, *of_clients, *rows_of_streams, *tails):
         assert hasattr(native, name)
         assert hasattr(reference, name)
     assert shown(native.parse(LOGGED, PING)) == [[b"PING"]]

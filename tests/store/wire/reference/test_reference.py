@@ -17,6 +17,7 @@ from riverbed.store.wire.reference import (
     append,
     expand_one,
     join,
+    keys_in_order,
     load,
     load_xadds,
     open_tail,
@@ -456,6 +457,7 @@ def bytes_of(rows: list[tuple[bytes, bytes]]) -> int:
 def test_rows_of_many_tails_are_taken_in_the_order_of_their_streams() -> None:
     tails = {key: tail_of(8, prefix=stream_prefix(number)) for key, number in ((b"s", 300), (b"t", 2), (b"u", 5))}
     append(one_run([xadd(b"a"), xadd(b"b", key=b"t"), xadd(b"c")]), 0, tails, {}, MS)
+    assert keys_in_order(tails) == [b"t", b"u", b"s"]
     rows, streams = take_tails(list(tails.values()))
     ids = [make_id(MS, seq) for seq in (9, 9, 10)]
     places = [stream_prefix(2), stream_prefix(300), stream_prefix(300)]
