@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from benchmarks.growth.curves import Curve, constant, linear, linear_from
+from benchmarks.growth.tables import append_rows
 from benchmarks.load.consumers import exchange
 from benchmarks.load.files import allow_files
 from benchmarks.load.traffic import cpu_seconds, measure
@@ -28,6 +29,8 @@ def streams(rig: Rig) -> Iterator[Curve]:
     append = Curve("streams-append", "Appending to one of many streams", "streams", "us of CPU an entry", constant)
     read = Curve("streams-read", "XRANGE COUNT 10 of one of many streams", "streams", "us of CPU a read", constant)
     start = Curve("streams-start", "Starting after kill -9 with many streams", "streams", "s", constant)
+    title = "The rows of such appends, by LMDB alone"
+    rows = Curve("streams-rows", title, "streams", "us of CPU an entry", constant, is_judged=False)
     for contender in Contender:
         for count in rig.sizes.growth_streams:
             rig.say(f"growth, {count:,} streams: {contender.value}")
@@ -45,7 +48,10 @@ def streams(rig: Rig) -> Iterator[Curve]:
                 server.spawn()
                 server.wait_ready(LOAD_TIMEOUT_S)
                 start.note(contender, count, time.perf_counter() - begun)
-    yield from (append, read, start)
+    for count in rig.sizes.growth_streams:
+        rig.say(f"growth, {count:,} streams: LMDB alone")
+        rows.note(Contender.RIVERBED, count, append_rows(rig.new_directory(), count))
+    yield from (append, rows, read, start)
 
 
 def _settle(server: Server) -> None:

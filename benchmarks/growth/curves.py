@@ -41,6 +41,7 @@ class Curve:
     grows: str  # what the horizontal axis counts
     unit: str
     theory: Theory
+    is_judged: bool = True
     samples: dict[Contender, dict[int, list[float]]] = field(default_factory=lambda: {each: {} for each in Contender})
 
     def note(self, contender: Contender, size: int, value: float) -> None:
@@ -58,7 +59,8 @@ class Curve:
 
     def measurement(self) -> Measurement:
         first, last = self.points(Contender.RIVERBED)[0][0], self.points(Contender.RIVERBED)[-1][0]
-        row = Measurement(f"{self.title}, {first:,} to {last:,} {self.grows}", "x theory", below(_MOST, "x"))
+        budget = below(_MOST, "x") if self.is_judged else None
+        row = Measurement(f"{self.title}, {first:,} to {last:,} {self.grows}", "x theory", budget)
         for contender in Contender:
             if self.samples[contender]:
                 samples_of(row, contender).append(self.growth(contender))
