@@ -51,7 +51,18 @@ def streams(rig: Rig) -> Iterator[Curve]:
     for count in rig.sizes.growth_streams:
         rig.say(f"growth, {count:,} streams: LMDB alone")
         rows.note(Contender.RIVERBED, count, append_rows(rig.new_directory(), count))
-    yield from (append, rows, read, start)
+    yield from (append, rows, _beside_the_tables(append, rows), read, start)
+
+
+def _beside_the_tables(append: Curve, rows: Curve) -> Curve:
+    """The same appends; theory says that one to many streams costs more by as much as LMDB alone takes more."""
+    costs, of_rows = dict(append.points(Contender.RIVERBED)), dict(rows.points(Contender.RIVERBED))
+    least = min(costs)
+    title = "Appending to one of many streams, beside LMDB alone"
+    theory = {size: costs[least] + of_rows[size] - of_rows[least] for size in costs}.__getitem__
+    curve = Curve("streams-append-and-rows", title, "streams", "us of CPU an entry", theory)
+    curve.samples[Contender.RIVERBED] = append.samples[Contender.RIVERBED]
+    return curve
 
 
 def _settle(server: Server) -> None:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.session import Session
     from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.wire import Mix, Request, Requests, Run
@@ -72,6 +73,16 @@ class Names:
             self._account.keep(-size)
 
 
+class Watched:
+    """The keys that a client watches, up to its next EXEC, DISCARD or UNWATCH, or up to a change of one of them."""
+
+    __slots__ = ("keys", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session: Session | None = session  # None when these watches have ended, and are being forgotten
+        self.keys: dict[Namespace, dict[bytes, None]] = {}  # no entry for a database without a watched key
+
+
 class Transaction:
     """The commands that the client has queued since MULTI, and the keys that it watches.
 
@@ -99,14 +110,14 @@ class Transaction:
         self._chunk = b""  # of the last run
         self.has_failed = False  # a command was refused, so EXEC will be refused
         self.only_reads = True  # all queued commands do
-        self.watched: dict[Namespace, dict[bytes, None]] = {}  # no entry for a database without a watched key
+        self.watched: Watched | None = None  # None without a watched key
         self.watch_broken = False
         self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
 
     @property
     def watched_keys(self) -> int:
         """How many keys the client watches."""
-        return sum(map(len, self.watched.values()))
+        return 0 if self.watched is None else sum(map(len, self.watched.keys.values()))
 
     def begin(self) -> None:
         """MULTI."""

@@ -215,7 +215,8 @@ class Failures:
     def _break_watches(self) -> None:
         """Break watches of expiring keys: a WATCH of this tick may have noted an expiry time that is undone now."""
         for session in {*self._turns.ran, *self.sliced_commands.uncommitted}:
-            if any(db.expiring for db in session.transaction.watched):
+            watched = session.transaction.watched
+            if watched is not None and any(db.expiring for db in watched.keys):
                 session.transaction.watch_broken = True
 
     def _undo_long_reply(self, session: Session, reply: LongReply, refusal: Refusal) -> None:

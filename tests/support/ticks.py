@@ -13,6 +13,7 @@ from typing import Any
 
 from riverbed.server.assembly import Server
 from riverbed.server.commands.channels import CHANNEL_BYTES
+from riverbed.server.commands.client_state import Watched
 from riverbed.server.commands.replay import Replayer
 from riverbed.server.commands.session import Session
 from riverbed.server.config.config import Config
@@ -178,11 +179,12 @@ class Ticks:
         """What a client has the server remember."""
         pubsub = self.executor.context.pubsub
         listens = session.subscriptions
+        watched = session.transaction.watched or Watched(session)
         return (
             len(session.names.client)
             + len(session.names.library)
             + len(session.names.library_version)
-            + sum(len(key) + WATCH_BYTES for keys in session.transaction.watched.values() for key in keys)
+            + sum(len(key) + WATCH_BYTES for keys in watched.keys.values() for key in keys)
             + sum(len(name) + CHANNEL_BYTES for name in (*listens.channels, *listens.shard_channels))
             + sum(pubsub.patterns.bytes_of(name) for name in listens.patterns)
         )

@@ -1,14 +1,20 @@
-"""WATCH: which clients' transactions break when a key changes."""
+"""WATCH: which clients' transactions break when a key changes.
+
+A client may watch a million keys, and end that by one command, or by an XADD of another client.  To forget them takes
+half a second, so they are forgotten bit by bit, and what a client watches behind that is an object of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
+from riverbed.server.commands.client_state import Watched
 from riverbed.server.execution.waiters import Place, add_interest, drop_interests
 
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
+    from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.namespace import Namespace
 
 # Watches that end in one step: a quarter of a millisecond.
@@ -25,8 +31,8 @@ class Watches:
     """
 
     def __init__(self, leave: Callable[[Iterator[None]], object] = list) -> None:
-        """`leave` is called with the steps that end the watches of a client that is closing; it may take some later."""
-        self._watchers: dict[Namespace, dict[bytes, Session | dict[Session, None]]] = {}
+        """`leave` is called with the steps that forget watches which have ended; it may take some later."""
+        self._watchers: dict[Namespace, dict[bytes, Watched | dict[Watched, None]]] = {}
         self._leave = leave
 
     def __len__(self) -> int:
@@ -35,10 +41,14 @@ class Watches:
 
     def add(self, session: Session, key: bytes, expire_ms: int = 0) -> None:
         """`expire_ms` is when the key expires, which breaks the watch; 0 for never."""
-        if session.transaction.watch_broken:
+        transaction = session.transaction
+        if transaction.watch_broken:
             return  # whatever changes now
+        watched = transaction.watched
+        if watched is None:
+            watched = transaction.watched = Watched(session)
         db = session.db
-        own = session.transaction.watched.setdefault(db, {})
+        own = watched.keys.setdefault(db, {})
         if key in own:
             return
         own[key] = None
@@ -46,53 +56,55 @@ class Watches:
         watchers = self._watchers.setdefault(db, {})
         others = watchers.get(key)
         if others is None:
-            watchers[key] = session
+            watchers[key] = watched
         elif isinstance(others, dict):
-            others[session] = None
+            others[watched] = None
         else:
-            watchers[key] = {others: None, session: None}
+            watchers[key] = {others: None, watched: None}
         add_interest((db, key))
-        if expire_ms and not 0 < session.transaction.watch_until_ms < expire_ms:
-            session.transaction.watch_until_ms = expire_ms
+        if expire_ms and not 0 < transaction.watch_until_ms < expire_ms:
+            transaction.watch_until_ms = expire_ms
 
     def clear(self, session: Session) -> None:
-        """End all watches of the session, also those that are broken; very many of one that is closing bit by bit."""
+        """End all watches of the session, also those that are broken."""
         transaction = session.transaction
-        if session.closing:
-            self._leave(self._clear_in_steps(session))
-        else:
-            for db, keys in transaction.watched.items():
-                self._end(session, db, keys)
-            transaction.watched.clear()
+        watched = transaction.watched
+        if watched is not None:
+            transaction.watched = watched.session = None
+            self._leave(self._forget(watched, session.account))
         transaction.watch_broken = False
         transaction.watch_until_ms = 0
 
-    def _clear_in_steps(self, session: Session) -> Iterator[None]:
-        watched = session.transaction.watched
-        while watched:
-            db, own = next(iter(watched.items()))
-            self._end(session, db, [own.popitem()[0] for _ in range(min(len(own), _KEYS_A_STEP))])
+    def _forget(self, watched: Watched, account: Account) -> Iterator[None]:
+        """Forget these watches, some in each step."""
+        left = watched.keys
+        while left:
+            db, own = next(iter(left.items()))
+            self._end(watched, db, [own.popitem()[0] for _ in range(min(len(own), _KEYS_A_STEP))], account)
             if own:
                 yield
             else:
-                del watched[db]
+                del left[db]
 
-    def _end(self, session: Session, db: Namespace, keys: Collection[bytes]) -> None:
+    def _end(self, watched: Watched, db: Namespace, keys: list[bytes], account: Account) -> None:
         watchers = self._watchers[db]
         for key in keys:
             others = watchers[key]
             if isinstance(others, dict) and len(others) > 1:
-                del others[session]
+                del others[watched]
             else:
                 del watchers[key]
         drop_interests(db, keys)
-        if session.account.kept:  # not when the client has gone, and its account is closed
-            session.account.keep(-sum(map(len, keys)) - WATCH_BYTES * len(keys))
+        if account.kept:  # not when the client has gone, and its account is closed
+            account.keep(-sum(map(len, keys)) - WATCH_BYTES * len(keys))
 
     def changed(self, place: Place) -> None:
         db, key = place
         watchers = self._watchers.get(db, {}).get(key, ())
-        for session in list(watchers) if isinstance(watchers, (dict, tuple)) else (watchers,):
+        for watched in list(watchers) if isinstance(watchers, (dict, tuple)) else (watchers,):
+            session = watched.session
+            if session is None:
+                continue
             if not session.closing:  # else it runs no transaction
                 self.clear(session)  # as in Redis: no further change matters to it
             session.transaction.watch_broken = True

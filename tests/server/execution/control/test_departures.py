@@ -129,10 +129,106 @@ def test_keys_that_a_client_has_watched_may_change_meanwhile(tmp_path: Path) -> 
     in_loop(body())
 
 
-def test_a_client_that_stays_forgets_all_at_once(tmp_path: Path) -> None:
+ENDINGS = {
+    "UNWATCH": ["UNWATCH"],
+    "EXEC": ["MULTI", "PING", "EXEC"],
+    "DISCARD": ["MULTI", "DISCARD"],
+    "RESET": ["RESET"],
+    "refused": ["MULTI", "NONE", "EXEC"],
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_watches_that_a_client_ends_are_forgotten_while_others_are_served(tmp_path: Path, ending: str) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        for command in (*KINDS, "WATCH"):
+        client, other = await listening(ticks, "WATCH"), ticks.connect()
+        client.replies()
+        client.send(*ENDINGS[ending])
+        found = [left(ticks, "WATCH")]
+        while found[-1]:
+            other.send("PING")
+            for _ in range(2):
+                await asyncio.sleep(0)
+            assert other.replies() == [b"+PONG\r\n"]
+            found.append(left(ticks, "WATCH"))
+        assert len(found) > COUNT // 12
+        assert len(client.replies()) == len(ENDINGS[ending])
+        assert ticks.engine.txn.databases[0].interest == {}
+        assert client.session.account.kept == 0
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_change_that_breaks_very_many_watches_holds_nobody_up(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = await listening(ticks, "WATCH"), ticks.connect()
+        client.replies()
+        other.send("XADD k5 1-1 f v")
+        await asyncio.sleep(0)
+        assert other.replies() == [b"$3\r\n1-1\r\n"]
+        assert left(ticks, "WATCH") > COUNT // 2
+        client.send("MULTI", "EXEC")
+        await ticks.settle()
+        assert client.replies() == [b"+OK\r\n", b"*-1\r\n"]
+        assert left(ticks, "WATCH") == 0
+        assert ticks.engine.txn.databases[0].interest == {}
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_watches_that_are_being_forgotten_break_no_later_transaction(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = await listening(ticks, "WATCH"), ticks.connect()
+        await ticks.ask(client, "XADD k0 1-1 f v")  # has them broken, and forgotten
+        await ticks.ask(client, "UNWATCH", f"WATCH {' '.join(NAMES)}")
+        client.replies()
+        client.send("UNWATCH", "WATCH k0 k1 k59 new")
+        await asyncio.sleep(0)
+        assert left(ticks, "WATCH") > COUNT // 2
+        still_there = [name for name in NAMES[2:-1] if name.encode() in ticks.engine.txn.databases[0].interest]
+        other.send(f"XADD {still_there[0]} 1-1 f v")
+        await asyncio.sleep(0)
+        client.send("MULTI", "EXEC")
+        await ticks.settle()
+        assert client.replies() == [b"+OK\r\n"] * 3 + [b"*0\r\n"]
+        client.send("WATCH k0 k1", "UNWATCH", "WATCH k1 k59")
+        await ticks.settle()
+        assert (left(ticks, "WATCH"), client.session.transaction.watched_keys) == (2, 2)
+        await ticks.ask(other, "XADD k59 1-1 f v")
+        assert (await ticks.ask(client, "MULTI", "EXEC"))[-1] == b"*-1\r\n"
+        assert ticks.engine.txn.databases[0].interest == {}
+        assert client.session.account.kept == 0
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_client_that_goes_while_its_watches_are_forgotten(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = await listening(ticks, "WATCH")
+        client.send("UNWATCH", "WATCH k1 k2")
+        await asyncio.sleep(0)
+        assert left(ticks, "WATCH") > COUNT // 2
+        client.leave()
+        await ticks.settle()
+        assert left(ticks, "WATCH") == 0
+        assert ticks.engine.txn.databases[0].interest == {}
+        assert client.session.account.bytes == 0
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_client_that_stays_forgets_all_channels_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        for command in KINDS:
             client = await listening(ticks, command)
             client.replies()
             client.send("RESET", f"{command} k1")
