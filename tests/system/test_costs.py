@@ -20,7 +20,7 @@ import pytest
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution import sliced_commands
-from riverbed.server.execution.control import transactions
+from riverbed.server.execution.control import departures, transactions
 from riverbed.server.execution.control.beside import Beside
 from riverbed.server.version import IS_COMPILED
 from tests.support.effort import undisturbed
@@ -53,6 +53,7 @@ SIZES: Final = (
     "server.commands.groups.stream_read.SLICE_ENTRIES",
     "server.commands.groups.stream_read._SLICE_HISTORY",
     "server.commands.groups.reads._SLICE_KEYS",
+    "server.execution.control.watches._KEYS_A_STEP",
     "server.execution.waiters.AT_ONCE",
     "server.commands.groups.stream_read._MAX_TAKEN_OVER",
     "server.commands.groups.xinfo._MANY_IN_MEMORY",
@@ -344,6 +345,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("riverbed.store.log.padding.MIN_BYTES", 4096)
     monkeypatch.setattr(sliced_commands, "SLICES_S", 0.0)
     monkeypatch.setattr(transactions, "TURN_NS", 0)
+    monkeypatch.setattr(departures, "_TURN_S", 0.0)
     for size in SIZES:
         monkeypatch.setattr(f"riverbed.{size}", SLICE)
     for size in BYTES:
