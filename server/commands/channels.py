@@ -13,7 +13,7 @@ Knows sessions and their protocol version; sends nothing itself, and knows no co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.glob import Glob
@@ -85,23 +85,15 @@ class Channels:
         """What the session has subscribed to, oldest first."""
         return list(self._names_of(session))
 
-    def forget(self, session: Session) -> None:
-        """End all of a client's subscriptions, in a third of the time that `forget_some` takes for them."""
-        own = self._names_of(session)
-        self._end(session, own)
-        own.clear()
-
     def forget_some(self, session: Session) -> bool:
         """End some of a client's subscriptions; -> whether it has more."""
         own = self._names_of(session)
-        self._end(session, [own.popitem()[0] for _ in range(min(len(own), _NAMES_A_STEP))])
-        return bool(own)
-
-    def _end(self, session: Session, names: Collection[bytes]) -> None:
+        names = [own.popitem()[0] for _ in range(min(len(own), _NAMES_A_STEP))]
         for name in names:
             self._drop(session, name)
         if session.account.kept:  # not when the client has gone, and its account is closed
             session.account.keep(-sum(map(self.bytes_of, names)))
+        return bool(own)
 
     def names(self, pattern: bytes | None = None) -> Generator[None, None, list[bytes]]:
         """The names, or only the names that match a pattern; yields now and then when that takes long."""
@@ -192,20 +184,16 @@ class PubSub:
         return self._send(self.shard_channels.subscribers(channel), b"smessage", channel, text)
 
     def forget(self, session: Session) -> None:
-        """End all subscriptions of a client, silently; very many of one that is closing end bit by bit.
+        """End all subscriptions of a client that is closing, silently, very many bit by bit.
 
         It gets no messages meanwhile, but its names are still listed.
         """
-        if not session.subscriptions:
-            return
-        if session.closing:
-            self.leave(self._forget_in_steps(session))
-        else:
-            for kind in self._kinds:
-                kind.forget(session)
-        session.refresh()
+        if session.subscriptions:
+            self.leave(self.forget_in_steps(session))
+            session.refresh()
 
-    def _forget_in_steps(self, session: Session) -> Iterator[None]:
+    def forget_in_steps(self, session: Session) -> Iterator[None]:
+        """End all subscriptions of a client, silently; each step takes about as long as others may wait."""
         for kind in self._kinds:
             while kind.forget_some(session):
                 yield

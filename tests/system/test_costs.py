@@ -218,6 +218,7 @@ ASKED: Final[dict[str, tuple[Lines, str]]] = {
     "PUBSUB NUMSUB": (nothing, "PUBSUB NUMSUB {names}"),
     "PUBSUB SHARDNUMSUB": (nothing, "PUBSUB SHARDNUMSUB {names}"),
     "HELLO": (nothing, "HELLO 3 {setname}"),
+    "RESET": (after(nothing, "HELLO 3", "SUBSCRIBE {names}", "WATCH {names}"), "RESET"),
     "UNWATCH": (after(keys, "WATCH {names}"), "UNWATCH"),
     "WATCH": (keys, "WATCH {names}"),
     "XACK": (pending, "XACK s g {ids}"),
@@ -273,7 +274,7 @@ XGROUP CREATECONSUMER s g e|XGROUP SEEN s g c 1 1|XGROUP HELP|XGROUP POLICY s g|
 """
 # They end or turn the connection, or the server, or have work done in a process or a thread of its own.
 UNTRIED: Final = {
-    *("BGREWRITEAOF", "BGSAVE", "MONITOR", "MULTI", "PSYNC", "QUIT", "RESET", "RIVERBED SNAPSHOT", "RIVERBED REPAIR"),
+    *("BGREWRITEAOF", "BGSAVE", "MONITOR", "MULTI", "PSYNC", "QUIT", "RIVERBED SNAPSHOT", "RIVERBED REPAIR"),
     *("RIVERBED SNAPSHOTS", "SAVE", "SHUTDOWN", "SYNC"),
 }
 

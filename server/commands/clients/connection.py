@@ -195,13 +195,18 @@ def quit_(request: Request) -> Reply:
 
 
 @command("RESET", _GREETING | Flag.IMMEDIATE | Flag.SUBSCRIBER, since="6.2.0", summary="Makes the connection as new.")
-def reset(request: Request) -> str:
+def reset(request: Request) -> Reply:
     """RESET -> RESET.
 
     Ends MULTI, WATCH, MONITOR and all subscriptions, selects database 0 and RESP2, forgets the name and the
     authentication.  The names of the client library stay: it is still the same library.
     """
+    return in_slices(request, _reset, is_short=not request.session.subscriptions)
+
+
+def _reset(request: Request) -> Work:
     session = request.session
+    yield from request.context.pubsub.forget_in_steps(session)
     request.context.control.forget(session)
     session.db = request.db = request.txn.databases[0]
     session.resp = 2

@@ -225,19 +225,24 @@ def test_a_client_that_goes_while_its_watches_are_forgotten(tmp_path: Path) -> N
     in_loop(body())
 
 
-def test_a_client_that_stays_forgets_all_channels_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", KINDS)
+def test_subscriptions_that_a_client_resets_end_in_slices(tmp_path: Path, command: str) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        for command in KINDS:
-            client = await listening(ticks, command)
-            client.replies()
-            client.send("RESET", f"{command} k1")
-            await ticks.settle()
-            assert left(ticks, command) == 1
-            assert len(client.replies()) == 2
-            client.leave()
-            await ticks.settle()
-            assert left(ticks, command) == 0
+        client, other = await listening(ticks, command), ticks.connect()
+        client.replies()
+        client.send("RESET", f"{command} k1")
+        await asyncio.sleep(0)
+        assert COUNT // 2 < left(ticks, command) < COUNT
+        assert await ticks.ask(other, "PING") == [b"+PONG\r\n"]
+        await ticks.settle()
+        assert left(ticks, command) == 1
+        done, subscribed = client.replies()
+        assert done == b"+RESET\r\n"
+        assert subscribed.startswith(b"*3\r\n$%d\r\n%b\r\n" % (len(command), command.lower().encode()))
+        client.leave()
+        await ticks.settle()
+        assert left(ticks, command) == 0
         ticks.close()
 
     in_loop(body())
