@@ -66,6 +66,7 @@ def _cases() -> Iterator[Case]:
         yield Case(kind, ((kind, *_NAMES),), closing=True, is_ours=is_ours)
         yield Case(undo, ((undo, *_NAMES),))
         yield Case(f"{undo} of all", ((undo,),), before=((kind, *_NAMES),), is_ours=is_ours)
+        yield Case(f"{kind}: RESET", (("RESET",),), before=((kind, *_NAMES),), is_ours=is_ours)
     yield Case("PUBSUB NUMSUB", (("PUBSUB", "NUMSUB", *_NAMES),))
     yield Case(
         "PUBLISH beside as many patterns", (("PUBLISH", "a", "b"),), before=(("PSUBSCRIBE", *_NAMES),), is_ours=True
