@@ -34,14 +34,14 @@ def linear_from(least: int) -> Theory:
 
 @dataclass
 class Curve:
-    """One plot: the samples of both servers by size."""
+    """One plot: the samples of the servers by size."""
 
     name: str  # of the file, without its ending
     title: str
     grows: str  # what the horizontal axis counts
     unit: str
     theory: Theory
-    is_judged: bool = True
+    is_judged: bool = True  # not where no server is measured
     samples: dict[Contender, dict[int, list[float]]] = field(default_factory=lambda: {each: {} for each in Contender})
 
     def note(self, contender: Contender, size: int, value: float) -> None:

@@ -76,7 +76,7 @@ class Calls:
     def attempt(self, request: Request, command: Command, handler: Handler) -> Reply:
         """Run the handler; an error becomes the reply.  After an unexpected exception, what it logged is undone."""
         txn = self._txn
-        mark, extension_bytes, changes = len(txn.log), txn.extension_bytes, txn.changes  # `txn.mark` takes 0.25 µs
+        mark, extension_bytes, changes = len(txn.log), txn.extension_bytes, txn.changes  # `txn.mark`, without an object
         try:
             reply = handler(request)
         except CommandError as error:

@@ -1,6 +1,6 @@
 """The sixteen databases, with their cached streams and groups; sampling; the consumers' time to live.
 
-Read `database` first, then `transaction`.
+Read `cache` first, which finds the stream of a key, then `database` and `transaction`.
 """
 
 from __future__ import annotations

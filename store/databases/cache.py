@@ -41,7 +41,10 @@ def size_of(key: bytes) -> int:
 
 
 class StreamCache(Namespace):
-    """The streams and groups of one database that are in memory, and the way to the others."""
+    """The streams and groups of one database that are in memory, and the way to the others.
+
+    `Database` adds what changes whole streams.
+    """
 
     def __init__(self, txn: Transaction, number: int, recent_deliveries: RecentDeliveries) -> None:
         super().__init__(number)

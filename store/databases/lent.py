@@ -159,7 +159,7 @@ class LentStreams:
         return keys
 
     def all_keys(self) -> list[bytes]:
-        """The keys of all streams, in order."""
+        """The keys of all streams, in the order of their numbers."""
         return keys_in_order(self._tails)
 
     def put_back(self, keys: list[bytes]) -> list[bytes]:

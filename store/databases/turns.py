@@ -16,7 +16,7 @@ class Turns:
     """The turns of the keys of `held`, a dict that changes.
 
     They come in an `order`: that of the dict (`list`), so that its objects are freed about as they lie in memory; or
-    that of rows in a table, so that those of neighbours are put there one after the other, in half of the time.
+    that of rows in a table, so that those of neighbours are put there one after the other, in less time.
     """
 
     __slots__ = ("_held", "_left", "_order")

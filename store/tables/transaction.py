@@ -50,7 +50,7 @@ _NO_CHANGE: Final = -1
 class Mark:
     """A place in a tick: what the commands before it have logged and counted, see `Transaction`.
 
-    Every transaction makes one; a compiled class takes a fifth of the time that a named tuple takes.
+    Nothing changes one: a tick may share it.  Compiled, a class takes a fifth of the time of a named tuple to make one.
     """
 
     __slots__ = ("changes", "extension_bytes", "lines")

@@ -129,7 +129,7 @@ class Transactions:
             replies = self._collect_replies(session, None, may_restart=only_reads)
             try:
                 return (yield from self._execute(request, replies, ran, keeps_queue=only_reads))
-            except ViewNeededError:
+            except ViewNeededError:  # no `suppress`, which is interpreted: 0.4 us
                 pass
             view = yield from wait_for_view()
             noted = replies.added  # are counted already

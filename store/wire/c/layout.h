@@ -17,6 +17,7 @@
 #define TAILS_AT_ONCE 8         /* that are looked for, also when the first of them ends the appending */
 #define CACHE_LINE_BYTES 64     /* of the processor */
 #define MOST_FETCHED 512        /* bytes of the rows of a stream: what follows is fetched by the processor itself */
+#define FETCHED_AHEAD 8         /* streams of many, while the number of one is read */
 #define STREAM_OBJECT_BYTES 256 /* the row of a stream as an object of Python */
 #define HALF_DIGITS 20          /* of 64 bits */
 #define ID_TEXT_BYTES (2 * HALF_DIGITS + 1)

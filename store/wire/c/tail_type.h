@@ -179,16 +179,17 @@ take_tails(PyObject *module, PyObject *tails)
     return make_pair((PyObject *)rows, changed);
 }
 
-/* The key of a stream, and where its rows stand in the table of entries. */
+/* The key of a stream, and the number that its rows begin with. */
 typedef struct {
-    PyObject *key;
-    char prefix[PREFIX_BYTES];
+    uint64_t number;
+    PyObject *key, *tail;
 } StreamKey;
 
 static int
-order_keys(const void *one, const void *other)
+order_by_number(const void *one, const void *other)
 {
-    return memcmp(((const StreamKey *)one)->prefix, ((const StreamKey *)other)->prefix, PREFIX_BYTES);
+    uint64_t number = ((const StreamKey *)one)->number, after = ((const StreamKey *)other)->number;
+    return (number > after) - (number < after);
 }
 
 PyDoc_STRVAR(keys_in_order_doc,
@@ -204,22 +205,31 @@ keys_in_order(PyObject *module, PyObject *tails)
         return NULL;
     }
     Py_ssize_t size = PyDict_Size(tails), at = 0, count = 0;
+    PyObject *keys = PyList_New(size);  /* first: it may collect garbage, and that may change the dict */
     StreamKey *streams = PyMem_Malloc((size_t)size * sizeof(StreamKey) + 1);
-    if (streams == NULL)
+    if (keys == NULL || streams == NULL) {
+        Py_XDECREF(keys);
+        PyMem_Free(streams);
         return PyErr_NoMemory();
-    PyObject *key, *tail, *keys = NULL;
-    while (count < size && PyDict_Next(tails, &at, &key, &tail) && Py_IS_TYPE(tail, state->tail_type)) {
-        streams[count].key = key;
-        memcpy(streams[count++].prefix, ((const Tail *)tail)->prefix, PREFIX_BYTES);
     }
-    if (count < size)
-        PyErr_SetString(PyExc_TypeError, "tails are needed");
-    else
-        keys = PyList_New(size);
-    if (keys != NULL) {
-        qsort(streams, (size_t)size, sizeof(StreamKey), order_keys);
-        for (Py_ssize_t i = 0; i < size; i++)
+    size = PyList_Size(keys);
+    while (count < size && PyDict_Next(tails, &at, &streams[count].key, &streams[count].tail))
+        count++;
+    int is_sound = count == size && PyDict_Size(tails) == size;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (i + FETCHED_AHEAD < count)
+            prefetch(&((const Tail *)streams[i + FETCHED_AHEAD].tail)->prefix);
+        is_sound = is_sound && Py_IS_TYPE(streams[i].tail, state->tail_type);
+        if (is_sound)
+            streams[i].number = get_big_endian(((const Tail *)streams[i].tail)->prefix);
+    }
+    if (is_sound) {
+        qsort(streams, (size_t)count, sizeof(StreamKey), order_by_number);
+        for (Py_ssize_t i = 0; i < count; i++)
             PyList_SetItem(keys, i, Py_NewRef(streams[i].key));
+    } else {
+        PyErr_SetString(PyExc_TypeError, "tails are needed");
+        Py_CLEAR(keys);
     }
     PyMem_Free(streams);
     return keys;

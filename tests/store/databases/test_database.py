@@ -327,7 +327,7 @@ def test_nothing_expires_while_the_log_says_itself_what_does(store: Store) -> No
 
 
 def test_more_streams_than_are_kept_in_memory_are_all_there(store: Store) -> None:
-    keys = [b"%d" % number * 10_000 for number in range(1000)]
+    keys = [b"%d" % number * 12_000 for number in range(1000)]
     assert sum(map(len, keys)) > CACHED_BYTES
     for key in keys:
         store.add(key, "1-0")
@@ -343,7 +343,7 @@ def test_more_streams_than_are_kept_in_memory_are_all_there(store: Store) -> Non
 def test_a_tick_lets_go_of_no_more_streams_than_it_has_read(store: Store) -> None:
     """Emptying the cache at once held up every client for tens of milliseconds."""
     most, at_once = 0, 100
-    for number in range(0, 20_000, at_once):
+    for number in range(0, 40_000, at_once):
         for key in range(number, number + at_once):
             store.add(b"%d" % key, "1-0")
         store.commit()
@@ -352,7 +352,7 @@ def test_a_tick_lets_go_of_no_more_streams_than_it_has_read(store: Store) -> Non
         most = max(most, before - len(store.db.cached))
     assert 0 < most <= at_once + 64
     assert store.txn.cached_bytes <= CACHED_BYTES
-    for key in range(20_000):
+    for key in range(40_000):
         assert store.db.stream(b"%d" % key, 0) is not None
         store.txn.bound_caches()
     assert store.violations() == []

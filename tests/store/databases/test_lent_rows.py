@@ -12,7 +12,7 @@ import pytest
 
 from riverbed.server.errors import CommandError
 from riverbed.store.databases import transaction
-from riverbed.store.databases.lent import PART_BYTES
+from riverbed.store.databases.lent import PART_BYTES, PUT_BATCH
 from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.format.streams import key_key
 from riverbed.store.wire import APPENDED, LOGGED, Run, parse
@@ -158,6 +158,19 @@ def test_rows_are_put_back_in_the_order_of_their_streams_numbers(store: Store) -
         assert store.db._lent.all_keys() == keys[len(keys) - left[-1] :]
     assert left == [200, 136, 72, 0]
     assert (store.txn.cached_bytes, store.db.lent_bytes) == (0, 0)
+    assert store.violations() == []
+
+
+def test_rows_that_wait_are_put_in_the_order_of_their_streams_numbers(store: Store) -> None:
+    keys = [b"%03d" % (number * 37 % 200) for number in range(200)]
+    for key in keys:
+        store.add(key, "1-1")
+    forget(store)
+    append(store, *(f"XADD {key.decode()} 2-1 f v" for key in sorted(keys)))
+    for turn in range(1, 4):
+        store.db.put_lent_rows()
+        assert [key for key in keys if not store.db._lent._tails[key].size] == keys[: turn * PUT_BATCH]
+    assert store.db.lent_count == 200
     assert store.violations() == []
 
 

@@ -42,6 +42,7 @@ def ran_whole(ticks: Ticks) -> bool:
         (["XADD s * f v"], True),
         (ADDS, True),
         (MIX, True),
+        *((["XADD s * f v"] * count, True) for count in (31, 32, 33, 34)),
         ([*ADDS, "XADD s * f v g w", "XADD s NOMKSTREAM * f v", "XADD s MAXLEN ~ 3 * f v"], True),
         # from an XADD that is not simple on, it goes on as any transaction
         (["XADD new * f v", *ADDS], True),
