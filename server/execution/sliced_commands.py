@@ -131,9 +131,6 @@ class SlicedCommands:
         reply = sliced.step(sliced.request)
         self._delivery.caller = None
         self._count_time(sliced, time.perf_counter_ns() - begun)
-        if not sliced.is_shown and not (reply is sliced and sliced.is_alone):
-            sliced.is_shown = True
-            self._monitors.feed(session, client_command([b"EXEC"]), [b"EXEC"])
         self._slice_over(session, sliced, reply)
 
     def take_turn(self, *, has_requests: bool) -> None:
@@ -270,11 +267,15 @@ class SlicedCommands:
 
     def _conclude(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
         """Answer the client; if this tick is undone, the answer says what was committed before."""
+        argv = sliced.request.argv
+        command = client_command(argv)
         if sliced.writes and reply.__class__ is tuple and reply[0].startswith(b"-"):
             reply = (error_line(sliced.refusal(reply[0][1:-2])),)
         self.drop(session)
+        if not sliced.is_shown and self._monitors:
+            self._monitors.feed(session, command, argv)
         before = len(session.out)
-        self._delivery.deliver_for(client_command(sliced.request.argv), session, reply)
+        self._delivery.deliver_for(command, session, reply)
         if sliced.kept and session.long_reply is not None:
             session.long_reply.kept = sliced.kept
         elif sliced.kept and len(session.out) > before:

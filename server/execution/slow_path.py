@@ -126,8 +126,9 @@ class SlowPath:
         self._delivery.caller = session
         reply = self._calls.call(session, command, argv, run)
         self._delivery.caller = None
-        is_unfinished = reply.__class__ is SlicedCommand and reply.is_alone
-        if is_unfinished:
+        is_sliced = reply.__class__ is SlicedCommand
+        is_unfinished = is_sliced and reply.is_alone
+        if is_sliced and command is self._exec:
             reply.is_shown = False  # monitors are shown a transaction behind its commands
         elif self._monitors:
             self._monitors.feed(session, command, argv)

@@ -21,6 +21,7 @@ from riverbed.server.execution import sliced_commands
 from riverbed.server.execution.control import transaction_replies, transactions
 from riverbed.server.execution.control.beside import may_run_beside
 from riverbed.server.execution.slow_path import Turn
+from riverbed.server.protocol.replies import LONG_BYTES
 from tests.support.in_process import HandClock
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -436,6 +437,23 @@ def test_time_stands_still_for_a_transaction(tmp_path: Path) -> None:
             *[b":1\r\n"] * 5, b"$15\r\n1700000000000-0\r\n"
         )
         assert await ticks.ask(client, "EXISTS t") == [b":0\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_monitors_are_shown_a_transaction_that_waits_for_a_view_in_order(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, monitor = ticks.connect(), ticks.connect()
+        client.send_words("XADD", "big", "1-1", "f", b"v" * (LONG_BYTES + 1))
+        await ticks.settle()
+        await ticks.ask(monitor, "MONITOR")
+        client.send("multi", "xlen big", "xrange big - +", "exec")
+        await ticks.settle()
+        assert client.replies()[-2].endswith(b"+QUEUED\r\n")
+        shown = [line.split(b"] ")[1].split()[0] for line in monitor.replies()]
+        assert shown == [b'"multi"', b'"xlen"', b'"xrange"', b'"exec"']
         ticks.close()
 
     in_loop(body())
