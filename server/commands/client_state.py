@@ -9,7 +9,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Session
     from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.wire import Mix, Request, Requests, Run
@@ -76,10 +75,11 @@ class Names:
 class Watched:
     """The keys that a client watches, up to its next EXEC, DISCARD or UNWATCH, or up to a change of one of them."""
 
-    __slots__ = ("keys", "session")
+    __slots__ = ("before", "keys", "session")
 
-    def __init__(self, session: Session) -> None:
-        self.session: Session | None = session  # None when these watches have ended, and are being forgotten
+    def __init__(self, session: object) -> None:
+        self.session: object | None = session  # None when these watches have ended, and are being forgotten
+        self.before: Watched | None = None  # others of the client that were being forgotten when these ended
         self.keys: dict[Namespace, dict[bytes, None]] = {}  # no entry for a database without a watched key
 
 
@@ -97,6 +97,7 @@ class Transaction:
         "queued",
         "queued_bytes",
         "queued_count",
+        "unwatched",
         "watch_broken",
         "watch_until_ms",
         "watched",
@@ -111,6 +112,7 @@ class Transaction:
         self.has_failed = False  # a command was refused, so EXEC will be refused
         self.only_reads = True  # all queued commands do
         self.watched: Watched | None = None  # None without a watched key
+        self.unwatched: Watched | None = None  # those that ended last, if they may be being forgotten
         self.watch_broken = False
         self.watch_until_ms = 0  # when the first of those keys expires, 0 for never
 

@@ -50,7 +50,7 @@ class Control(Protocol):
     def forget(self, session: Session) -> None:
         """Undo everything a session has under way (RESET, disconnect).
 
-        That is its transaction, watches, wait, monitoring and subscriptions.
+        That is its transaction, watches, wait and monitoring, and the subscriptions of one that is closing.
         """
 
     def views(self) -> tuple[int, int]:

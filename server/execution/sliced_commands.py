@@ -267,15 +267,11 @@ class SlicedCommands:
 
     def _conclude(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
         """Answer the client; if this tick is undone, the answer says what was committed before."""
-        argv = sliced.request.argv
-        command = client_command(argv)
         if sliced.writes and reply.__class__ is tuple and reply[0].startswith(b"-"):
             reply = (error_line(sliced.refusal(reply[0][1:-2])),)
         self.drop(session)
-        if not sliced.is_shown and self._monitors:
-            self._monitors.feed(session, command, argv)
         before = len(session.out)
-        self._delivery.deliver_for(command, session, reply)
+        self._delivery.deliver_for(client_command(sliced.request.argv), session, reply)
         if sliced.kept and session.long_reply is not None:
             session.long_reply.kept = sliced.kept
         elif sliced.kept and len(session.out) > before:
@@ -306,6 +302,9 @@ class SlicedCommands:
         """End the client's sliced command; the rest of it is not done."""
         sliced = self._by_session.pop(session, None)
         if sliced is not None:
+            if not sliced.is_shown and self._monitors:
+                argv = sliced.request.argv
+                self._monitors.feed(session, client_command(argv), argv)
             sliced.close()
             session.end_slices()
             self._waiting_for_view.pop(session, None)

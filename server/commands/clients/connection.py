@@ -206,8 +206,8 @@ def reset(request: Request) -> Reply:
 
 def _reset(request: Request) -> Work:
     session = request.session
-    yield from request.context.pubsub.forget_in_steps(session)
     request.context.control.forget(session)
+    yield from request.context.pubsub.forget_in_steps(session)
     session.db = request.db = request.txn.databases[0]
     session.resp = 2
     session.names.set_client(b"")

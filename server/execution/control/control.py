@@ -46,8 +46,9 @@ class Controls:
             self._waiters.release(session)
         self._pauses.forget(session)
         self._transactions.discard(session)
-        self._pubsub.forget(session)
         self._monitors.forget(session)
+        if session.closing:
+            self._pubsub.forget(session)
 
     def kill(self, session: Session, *, drops_unread: bool = False) -> None:
         session.begin_closing()

@@ -1,13 +1,15 @@
 """WATCH: which clients' transactions break when a key changes.
 
 A client may watch a million keys, and end that by one command, or by an XADD of another client.  To forget them takes
-half a second, so they are forgotten bit by bit, and what a client watches behind that is an object of its own.
+half a second, so they are forgotten bit by bit, and what a client watches behind that is an object of its own.  A
+client that watches more keys meanwhile forgets two for each, so that it takes, and is charged for, no more than it may
+watch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from riverbed.server.commands.client_state import Watched
 from riverbed.server.execution.waiters import Place, add_interest, drop_interests
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 # Watches that end in one step: a quarter of a millisecond.
 _KEYS_A_STEP = 500
+# Keys that a client forgets for each that it watches.
+_SHARE: Final = 2
 # The memory that a watched key takes besides its bytes, measured.
 WATCH_BYTES: Final = 240
 
@@ -53,6 +57,8 @@ class Watches:
             return
         own[key] = None
         session.account.keep(len(key) + WATCH_BYTES)
+        if transaction.unwatched is not None:
+            self._forget_share(session)
         watchers = self._watchers.setdefault(db, {})
         others = watchers.get(key)
         if others is None:
@@ -72,19 +78,31 @@ class Watches:
         if watched is not None:
             transaction.watched = watched.session = None
             self._leave(self._forget(watched, session.account))
+            if watched.keys:
+                watched.before, transaction.unwatched = transaction.unwatched, watched
         transaction.watch_broken = False
         transaction.watch_until_ms = 0
 
     def _forget(self, watched: Watched, account: Account) -> Iterator[None]:
         """Forget these watches, some in each step."""
-        left = watched.keys
-        while left:
-            db, own = next(iter(left.items()))
-            self._end(watched, db, [own.popitem()[0] for _ in range(min(len(own), _KEYS_A_STEP))], account)
-            if own:
+        while watched.keys:
+            self._forget_some(watched, account, _KEYS_A_STEP)
+            if watched.keys:
                 yield
-            else:
-                del left[db]
+
+    def _forget_share(self, session: Session) -> None:
+        transaction = session.transaction
+        unwatched = transaction.unwatched
+        while unwatched is not None and not unwatched.keys:
+            unwatched = transaction.unwatched = unwatched.before
+        if unwatched is not None:
+            self._forget_some(unwatched, session.account, _SHARE)
+
+    def _forget_some(self, watched: Watched, account: Account, most: int) -> None:
+        db, own = next(iter(watched.keys.items()))
+        self._end(watched, db, [own.popitem()[0] for _ in range(min(len(own), most))], account)
+        if not own:
+            del watched.keys[db]
 
     def _end(self, watched: Watched, db: Namespace, keys: list[bytes], account: Account) -> None:
         watchers = self._watchers[db]
@@ -102,7 +120,7 @@ class Watches:
         db, key = place
         watchers = self._watchers.get(db, {}).get(key, ())
         for watched in list(watchers) if isinstance(watchers, (dict, tuple)) else (watchers,):
-            session = watched.session
+            session = cast("Session | None", watched.session)
             if session is None:
                 continue
             if not session.closing:  # else it runs no transaction

@@ -459,6 +459,39 @@ def test_monitors_are_shown_a_transaction_that_waits_for_a_view_in_order(tmp_pat
     in_loop(body())
 
 
+def test_monitors_are_shown_the_exec_of_a_client_that_goes_meanwhile(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, monitor = ticks.connect(), ticks.connect()
+        client.send_words("XADD", "big", "1-1", "f", b"v" * (LONG_BYTES + 1))
+        await ticks.settle()
+        await ticks.ask(monitor, "MONITOR")
+        client.send("MULTI", "XLEN big", "XRANGE big - +", "EXEC")
+        await asyncio.sleep(0)
+        assert client.session.is_sliced
+        client.leave()
+        await ticks.settle()
+        shown = [line.split(b"] ")[1].split()[0] for line in monitor.replies()]
+        assert shown == [b'"MULTI"', b'"XLEN"', b'"EXEC"']
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_monitor_that_resets_is_not_shown_that(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "HELLO 3", f"SUBSCRIBE {' '.join(f'c{number}' for number in range(1200))}", "MONITOR")
+        client.replies()
+        client.send("RESET", "PING")
+        await ticks.settle()
+        assert client.replies() == [b"+RESET\r\n", b"+PONG\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_monitors_are_shown_its_commands_in_order(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)

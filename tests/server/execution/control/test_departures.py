@@ -208,6 +208,23 @@ def test_watches_that_are_being_forgotten_break_no_later_transaction(tmp_path: P
     in_loop(body())
 
 
+def test_a_client_that_watches_more_forgets_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is charged for no more than it may watch, however slowly the others are forgotten."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        monkeypatch.setattr(ticks.executor.watches, "_leave", lambda steps: next(steps, None))  # the first step alone
+        client = await listening(ticks, "WATCH")
+        most = client.session.account.kept
+        for turn in range(10):
+            await ticks.ask(client, "UNWATCH", *(f"WATCH {turn}:{name}" for name in NAMES))
+            assert client.session.account.kept < 1.2 * most
+            assert sum(ticks.engine.txn.databases[0].interest.values()) == COUNT
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_client_that_goes_while_its_watches_are_forgotten(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
