@@ -2,7 +2,7 @@
 
 No server runs, and nothing is parsed, logged or answered.  Rows are read in the order of the requests and put in that
 of the streams' numbers, as the server does, with as many entries to a commit.  LMDB has it easier here: all streams of
-a commit are put in one order, and each row is read once, where the server lets go of streams when it has 30,000.
+a commit are put in one order, and each row is read once, where the server lets go of streams when it has 16,000.
 """
 
 from __future__ import annotations
