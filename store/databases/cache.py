@@ -16,11 +16,9 @@ from riverbed.store.format import streams
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.text import quoted
 from riverbed.store.groups.groups import Groups
-from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
 from riverbed.store.tables.ranges import seek_below
-from riverbed.store.wire import open_stream
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
@@ -92,8 +90,8 @@ class StreamCache(Namespace):
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
-    def stream(self, key: bytes, now_ms: int) -> Stream | None:
-        """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed."""
+    def look_up(self, key: bytes) -> Stream | None:
+        """The stream at `key`, also when its deadline has passed; None when there is none.  Raises DamagedRowError."""
         stream = self.cached.get(key) or self.take_back(key)
         if stream is None:
             stream = self._read(key)
@@ -101,30 +99,6 @@ class StreamCache(Namespace):
                 return None
             self.cached[key] = stream
             self._count_cached(size_of(key))
-        if stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
-            if not self.txn.follows:
-                self.expire(stream)
-            return None
-        return stream
-
-    def expire(self, stream: Stream) -> None:
-        """Delete a stream whose deadline has passed."""
-        raise NotImplementedError
-
-    def readable(self, key: bytes, now_ms: int) -> ReadableStream | None:
-        """As `stream`, for one who reads it at once.
-
-        A stream that is not in memory, and was not read lately, gets no object that is kept.
-        """
-        stream = self.cached.get(key)
-        if stream is None or stream.expire_ms:
-            if stream is None and self.take_back(key) is None and not self.read_lately.note(key):
-                packed = streams.key_key(self.keyspace_no, key)
-                row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
-                values = None if row is None else open_stream(packed, row)
-                if values is not None and not values[4]:
-                    return ReadableStream.of_values(self.txn, values)
-            return self.stream(key, now_ms)
         return stream
 
     def _read(self, key: bytes) -> Stream | None:
@@ -157,14 +131,6 @@ class StreamCache(Namespace):
         if groups is None:
             groups = self._groups[stream] = Groups(stream, self._recent_deliveries)
         return groups
-
-    def group_to_ack(self, key: bytes, name: bytes, now_ms: int) -> Group | None:
-        """The group `name` of the stream at `key`, to be asked nothing about entries; None when one is missing.
-
-        A stream that is lent stays lent: a client that appends to it and acknowledges in turn saves a fifth.
-        """
-        stream = self._lent.outdated(key) or self.stream(key, now_ms)
-        return None if stream is None else self.groups(stream).get(name)
 
     def let_go_of_groups(self) -> None:
         """Forget most groups that were read, behind a commit."""
@@ -236,7 +202,7 @@ class StreamCache(Namespace):
                     self._lend_rows_behind(run, at)
                 return True
             try:
-                stream = self.stream(key, 0)
+                stream = self.look_up(key)
             except DamagedRowError:
                 return False  # its entry is refused by itself, and nothing has to be undone for that
         if stream is None or stream.expire_ms:

@@ -1,27 +1,69 @@
-"""The sixteen databases: the mutators of whole streams.
+"""The sixteen databases: the stream of each key, if it has not expired, and the mutators of whole streams.
 
 A stream's rows stand under its number, not under its key.  So RENAME, DEL, MOVE, FLUSHDB and SWAPDB change few rows:
 DEL forgets the number and leaves its rows to the purge, FLUSHDB gives the database a new *keyspace number* and forgets
 the old one, SWAPDB exchanges two keyspace numbers.
 
-`cache.py` finds the stream of a key, and `names.py` walks the keys of a database.
+`cache.py` keeps the streams that are in memory, and `names.py` walks the keys of a database.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from riverbed.store.databases.cache import StreamCache, size_of
 from riverbed.store.databases.copying import CopyInTheMaking
 from riverbed.store.format import streams
 from riverbed.store.model import Change
+from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.streams.stream import Stream
+from riverbed.store.wire import open_stream
+
+if TYPE_CHECKING:
+    from riverbed.store.groups.group import Group
 
 DATABASE_COUNT: Final = 16
 
 
 class Database(StreamCache):
     """One of the databases that SELECT chooses from.  SWAPDB and FLUSHDB keep the object and change its content."""
+
+    # -- questions -----------------------------------------------------------------------------------------------------
+
+    def stream(self, key: bytes, now_ms: int) -> Stream | None:
+        """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed."""
+        stream = self.look_up(key)
+        if stream is not None and stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
+            if not self.txn.follows:
+                self.expire(stream)
+            return None
+        return stream
+
+    def readable(self, key: bytes, now_ms: int) -> ReadableStream | None:
+        """As `stream`, for one who reads it at once.
+
+        A stream that is not in memory, and was not read lately, gets no object that is kept.
+        """
+        stream = self.cached.get(key)
+        if stream is None or stream.expire_ms:
+            if stream is None and self.take_back(key) is None and not self.read_lately.note(key):
+                packed = streams.key_key(self.keyspace_no, key)
+                row = self.txn.lmdb.get(packed, db=self.txn.handles["keys"])
+                values = None if row is None else open_stream(packed, row)
+                if values is not None and not values[4]:
+                    return ReadableStream.of_values(self.txn, values)
+            return self.stream(key, now_ms)
+        return stream
+
+    def group_to_ack(self, key: bytes, name: bytes, now_ms: int) -> Group | None:
+        """The group `name` of the stream at `key`, to be asked nothing about entries; None when one is missing.
+
+        A stream that is lent stays lent: a client that appends to it and acknowledges in turn saves a fifth.
+        """
+        stream = self._lent.outdated(key) or self.stream(key, now_ms)
+        return None if stream is None else self.groups(stream).get(name)
+
+    # -- mutators ------------------------------------------------------------------------------------------------------
 
     def create(self, key: bytes) -> Stream:
         """Create an empty stream at `key`, which must be free.

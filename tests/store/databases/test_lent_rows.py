@@ -145,12 +145,18 @@ def test_a_stream_that_is_lent_by_its_row_may_be_trimmed(store: Store) -> None:
     assert store.violations() == []
 
 
-def test_rows_are_put_back_in_the_order_of_their_streams_numbers(store: Store) -> None:
+def lent_in_another_order(store: Store) -> list[bytes]:
+    """Lend two hundred streams in the order of their keys; -> these in the order of the streams' numbers."""
     keys = [b"%03d" % (number * 37 % 200) for number in range(200)]
     for key in keys:
         store.add(key, "1-1")
     forget(store)
     append(store, *(f"XADD {key.decode()} 2-1 f v" for key in sorted(keys)))
+    return keys
+
+
+def test_rows_are_put_back_in_the_order_of_their_streams_numbers(store: Store) -> None:
+    keys = lent_in_another_order(store)
     left = [store.db.lent_count]
     while store.db.lent_count:
         store.db.take_part_back()
@@ -162,11 +168,7 @@ def test_rows_are_put_back_in_the_order_of_their_streams_numbers(store: Store) -
 
 
 def test_rows_that_wait_are_put_in_the_order_of_their_streams_numbers(store: Store) -> None:
-    keys = [b"%03d" % (number * 37 % 200) for number in range(200)]
-    for key in keys:
-        store.add(key, "1-1")
-    forget(store)
-    append(store, *(f"XADD {key.decode()} 2-1 f v" for key in sorted(keys)))
+    keys = lent_in_another_order(store)
     for turn in range(1, 4):
         store.db.put_lent_rows()
         assert [key for key in keys if not store.db._lent._tails[key].size] == keys[: turn * PUT_BATCH]

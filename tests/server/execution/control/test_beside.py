@@ -442,13 +442,19 @@ def test_time_stands_still_for_a_transaction(tmp_path: Path) -> None:
     in_loop(body())
 
 
+async def beside_a_monitor(ticks: Ticks) -> tuple[Client, Client]:
+    """A client and a monitor, where a read of `big` needs a view."""
+    client, monitor = ticks.connect(), ticks.connect()
+    client.send_words("XADD", "big", "1-1", "f", b"v" * (LONG_BYTES + 1))
+    await ticks.settle()
+    await ticks.ask(monitor, "MONITOR")
+    return client, monitor
+
+
 def test_monitors_are_shown_a_transaction_that_waits_for_a_view_in_order(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        client, monitor = ticks.connect(), ticks.connect()
-        client.send_words("XADD", "big", "1-1", "f", b"v" * (LONG_BYTES + 1))
-        await ticks.settle()
-        await ticks.ask(monitor, "MONITOR")
+        client, monitor = await beside_a_monitor(ticks)
         client.send("multi", "xlen big", "xrange big - +", "exec")
         await ticks.settle()
         assert client.replies()[-2].endswith(b"+QUEUED\r\n")
@@ -462,10 +468,7 @@ def test_monitors_are_shown_a_transaction_that_waits_for_a_view_in_order(tmp_pat
 def test_monitors_are_shown_the_exec_of_a_client_that_goes_meanwhile(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        client, monitor = ticks.connect(), ticks.connect()
-        client.send_words("XADD", "big", "1-1", "f", b"v" * (LONG_BYTES + 1))
-        await ticks.settle()
-        await ticks.ask(monitor, "MONITOR")
+        client, monitor = await beside_a_monitor(ticks)
         client.send("MULTI", "XLEN big", "XRANGE big - +", "EXEC")
         await asyncio.sleep(0)
         assert client.session.is_sliced
