@@ -329,7 +329,11 @@ class FastPath:
                         break
                 size = len(wire)
                 unsent += size
-                if unsent >= EARLY_BYTES and txn.is_unchanged_since(_TICK_BEGINS):
+                if (
+                    unsent >= EARLY_BYTES
+                    and (produced + size >= EARLY_BYTES or not length_hint(waiting))  # one send for few replies
+                    and txn.is_unchanged_since(_TICK_BEGINS)
+                ):
                     if run_of is not None:
                         record(request, run_of, run_count, clock() - begun)
                         run_of = None

@@ -75,6 +75,19 @@ def test_what_waits_in_front_of_a_long_reply_leaves_with_it(tmp_path: Path, monk
     in_loop(body())
 
 
+def test_few_replies_of_one_client_leave_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        tick = _Tick(tmp_path, monkeypatch)
+        await tick.fill()
+        third = f"{_READ} COUNT {_ENTRIES // 6}"  # of what leaves early
+        first, second, _ = await tick.run(f"{third};{third}", f"{third};{third};PING", "PING")
+        assert sum(map(len, first)) < EARLY_BYTES < sum(map(len, first + second))
+        assert tick.sent == [sum(map(len, first)), sum(map(len, second)), 0]
+        tick.ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("write", ["XADD s 2-1 f v", "XADD t 2-1 f v", "DEL s", "XGROUP CREATE s g 0", "XDEL s 1-1"])
 def test_no_reply_behind_a_change_leaves_before_it_is_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
