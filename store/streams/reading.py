@@ -14,7 +14,7 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
 from riverbed.store.format.entries import bare_pairs, bare_row, bare_values
 from riverbed.store.format.resp import id_bulk
-from riverbed.store.ids import MIN_ID, StreamID, pack_id, unpack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables import ranges
 from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.streams import estimated_bytes
@@ -92,15 +92,15 @@ class ReadableStream:
 
         A key's last 16 bytes are the ID.  A value is the entry as a client receives it, see `format.encode_entry`.
         """
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end or (count is not None and count <= 0):
+        start, end = self._clipped(start, end)
+        if start > end or (count is not None and count <= 0):
             return []
+        begins, ends = self._edges_in(start, end, reverse=reverse)
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        rows = bare_pairs(ranges.read(self.txn.reader, low, high, count, reverse=reverse))
-        found = [rows[0][1], rows[-1][1]] if rows else []
-        self._require_edges(start, end, found, is_ended=count is None or len(rows) < count, reverse=reverse)
-        return rows
+        rows = ranges.read(self.txn.reader, low, high, count, reverse=reverse, is_exact=begins)
+        is_ended = count is None or len(rows) < count
+        self._require_edges(begins, ends and is_ended, rows[-1][0] if rows else b"", low if reverse else high)
+        return bare_pairs(rows)
 
     def first_entry(self, start: StreamID, end: StreamID) -> bytes | None:
         """The value of the first of `rows`, in half the time; None when there is none.  Raises DamagedRowError."""
@@ -110,9 +110,8 @@ class ReadableStream:
             if row is None:
                 raise DamagedRowError("an entry", self.stream_no)
             return bare_row(key, row)
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end:
+        start, end = self._clipped(start, end)
+        if start > end:
             return None
         reader, low, high = (
             self.txn.reader,
@@ -124,7 +123,8 @@ class ReadableStream:
             if low <= key <= high:
                 return bare_row(key, row)
         self.txn.refuse_misplaced(low, high)
-        self._require_edges(start, end, [], is_ended=True, reverse=False)
+        if end == self.last_live_id:
+            raise DamagedRowError("an entry", self.stream_no)
         return None
 
     def first_row(self, start: StreamID) -> Row:
@@ -142,27 +142,28 @@ class ReadableStream:
         """As `rows`; None when they are more than about `most_bytes`.  Rows are measured only if they may be large."""
         if most_bytes is None or (count is not None and count * self.txn.largest_row <= most_bytes):
             return self.rows(start, end, count, reverse=reverse)
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end or (count is not None and count <= 0):
+        start, end = self._clipped(start, end)
+        if start > end or (count is not None and count <= 0):
             return []
+        begins, ends = self._edges_in(start, end, reverse=reverse)
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        rows = ranges.read_within(self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse)
+        rows = ranges.read_within(
+            self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse, is_exact=begins
+        )
         if rows is None:
             return None
-        rows = bare_pairs(rows)
-        found = [rows[0][1], rows[-1][1]] if rows else []
-        self._require_edges(start, end, found, is_ended=count is None or len(rows) < count, reverse=reverse)
-        return rows
+        is_ended = count is None or len(rows) < count
+        self._require_edges(begins, ends and is_ended, rows[-1][0] if rows else b"", low if reverse else high)
+        return bare_pairs(rows)
 
     def entries_within(
         self, start: StreamID, end: StreamID, count: int | None, most_bytes: int | None, *, reverse: bool = False
     ) -> list[bytes] | None:
         """As `rows_within`, without the keys, in three quarters of the time."""
-        if start < self.floor_id:
-            start = self.floor_id
-        if not self.length or start > end or (count is not None and count <= 0):
+        start, end = self._clipped(start, end)
+        if start > end or (count is not None and count <= 0):
             return []
+        begins, ends = self._edges_in(start, end, reverse=reverse)
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         txn = self.txn
         if most_bytes is None:
@@ -171,77 +172,82 @@ class ReadableStream:
             # entries of the tail: few, with other streams' entries behind them, so that reading values alone is no gain
             live = self.tail_total - self.tail_dead
             if live and live * txn.largest_row <= most_bytes:
-                begins = start <= self.first_id <= end and not reverse
-                if begins:  # a row that is there is found without a look at the one before it
-                    low = self.prefix + pack_id(self.first_id)
-                rows = ranges.read(txn.reader, low, high, live if count is None else min(live, count), reverse=reverse)
+                most = live if count is None else min(live, count)
+                rows = ranges.read(txn.reader, low, high, most, reverse=reverse, is_exact=begins)
+                is_ended = count is None or len(rows) < count
+                self._require_edges(begins, ends and is_ended, rows[-1][0] if rows else b"", low if reverse else high)
                 if not rows:
                     txn.refuse_misplaced(low, high)
-                elif begins and rows[0][0] != low:
-                    raise DamagedRowError("an entry", self.stream_no)
-                values = bare_values(self.prefix, [row for _, row in rows])
-                self._require_edges(start, end, values, is_ended=count is None or len(values) < count, reverse=reverse)
-                return values
+                return bare_values(self.prefix, [row for _, row in rows])
         elif start == end:
             count = 1
-        if start <= self.first_id <= end and not reverse:
-            low = self.prefix + pack_id(self.first_id)
-            if not txn.reader.set_key(low):
-                raise DamagedRowError("an entry", self.stream_no)
         if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:
-            values = bare_values(self.prefix, ranges.read_values(txn.reader, low, high, count, reverse=reverse))
-            if len(values) < count:
-                self._require_end(low, high, values, reverse=reverse)
-            self._require_edges(start, end, values, is_ended=len(values) < count, reverse=reverse)
-            return values
-        found = ranges.read_values_within(txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse)
-        if found is None:
-            return None
-        if count is None or len(found) < count:
-            self._require_end(low, high, found, reverse=reverse)
-        self._require_edges(start, end, found, is_ended=count is None or len(found) < count, reverse=reverse)
-        return bare_values(self.prefix, found)
+            values = ranges.read_values(txn.reader, low, high, count, reverse=reverse, is_exact=begins)
+        else:
+            found = ranges.read_values_within(
+                txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse, is_exact=begins
+            )
+            if found is None:
+                return None
+            values = found
+        values = bare_values(self.prefix, values)
+        if count is None or len(values) < count:
+            self._refuse_false_end(low, high, values, reverse=reverse)
+            if ends and not (values and values[-1].startswith(id_bulk(start if reverse else end))):
+                raise DamagedRowError("an entry", self.stream_no)
+        if begins and not values:
+            raise DamagedRowError("an entry", self.stream_no)
+        return values
 
-    def _require_end(self, low: bytes, high: bytes, found: list[bytes], *, reverse: bool) -> None:
+    def _clipped(self, start: StreamID, end: StreamID) -> tuple[StreamID, StreamID]:
+        """The part of a range from the stream's first entry to its last one; where there is none, its start is behind.
+
+        Both entries are there, so a range that reaches one has to begin or end with it: a wrong page in LMDB's tree
+        ends a range, or has it begin elsewhere, like the rows of another stream.
+        """
+        if not self.length:
+            return MAX_ID, MIN_ID
+        return max(start, self.first_id), min(end, self.last_live_id)
+
+    def _edges_in(self, start: StreamID, end: StreamID, *, reverse: bool) -> tuple[bool, bool]:
+        """Whether a range that `_clipped` returned begins, and ends, with the stream's first or last entry."""
+        has_first, has_last = start == self.first_id, end == self.last_live_id
+        return (has_last, has_first) if reverse else (has_first, has_last)
+
+    def _require_edges(self, begins: bool, ends: bool, found_key: bytes, edge_key: bytes) -> None:
+        """Raise DamagedRowError if a range is empty though it `begins`, or has not come to `edge_key` though it `ends`.
+
+        `found_key` is that of its last row.  Where it begins, its first row was looked for under its very key.
+        """
+        if (begins and not found_key) or (ends and found_key != edge_key):
+            raise DamagedRowError("an entry", self.stream_no)
+
+    def _refuse_false_end(self, low: bytes, high: bytes, found: list[bytes], *, reverse: bool) -> None:
         """Refuse the end of a range if a damaged key or tree has made it; an empty one is worth large neighbours."""
         if not found:
             self.txn.refuse_misplaced(low, high)
         elif self.txn.largest_row < UNBOUNDED_ROW and not reverse:
             self.txn.refuse_misplaced(high + b"\0", high)
 
-    def _require_edges(
-        self, start: StreamID, end: StreamID, found: list[bytes], *, is_ended: bool, reverse: bool
-    ) -> None:
-        """Raise DamagedRowError unless the entries of a range have the stream's first and last one if these are in it.
-
-        Of the entries only the first and the last are looked at; they end where the range does if it `is_ended`.  A
-        wrong page in the tree ends a range, or has it begin elsewhere, like the rows of another stream.
-        """
-        begin, edge = (self.last_live_id, self.first_id) if reverse else (self.first_id, self.last_live_id)
-        is_sound = not start <= begin <= end or (found and found[0].startswith(id_bulk(begin)))
-        if is_sound and is_ended and start <= edge <= end:
-            is_sound = found and found[-1].startswith(id_bulk(edge))
-        if not is_sound:
-            raise DamagedRowError("an entry", self.stream_no)
-
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
         """The keys of `rows`, oldest first; one row at a time is in memory.  Raises DamagedRowError.
 
         What is done by a key alone is logged, and would outlive the repair of a damaged key.
         """
-        start = max(start, self.floor_id)
-        if not self.length or start > end or (count is not None and count <= 0):
+        start, end = self._clipped(start, end)
+        if start > end or (count is not None and count <= 0):
             return []
-        high = self.prefix + pack_id(end)
+        begins, ends = self._edges_in(start, end, reverse=False)
+        low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
+        reader = self.txn.reader
         found: list[bytes] = []
-        if seek(self.txn.reader, self.prefix + pack_id(start)):
-            for key, row in islice(self.txn.reader.iternext(), count):
+        if ranges.begin(reader, low, high, reverse=False, is_exact=begins):
+            for key, row in islice(reader.iternext(), count):
                 bare_row(key, row)  # also the one behind the range, whose key may be damaged
                 if key > high:
                     break
                 found.append(key)
-        ends = [id_bulk(streams.id_in_key(key)) for key in (found[0], found[-1])] if found else []
-        self._require_edges(start, end, ends, is_ended=count is None or len(found) < count, reverse=False)
+        self._require_edges(begins, ends and (count is None or len(found) < count), found[-1] if found else b"", high)
         return found
 
     def entry(self, entry_id: StreamID) -> bytes | None:

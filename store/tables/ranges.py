@@ -39,12 +39,17 @@ _LAST_KEY: Final = b"\xff" * 32
 _ROW_BYTES: Final = 64
 
 
-def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None, *, reverse: bool) -> list[Row]:
-    """The rows with low <= key <= high, at most `count`; the greatest first when `reverse`."""
-    if reverse:
-        return _read_backward(cursor, low, high, count)
-    if not seek(cursor, low):
+def read(
+    cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None, *, reverse: bool, is_exact: bool
+) -> list[Row]:
+    """The rows with low <= key <= high, at most `count`; the greatest first when `reverse`.
+
+    None if it `is_exact` and there is no row under the key where the range begins.
+    """
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
         return []
+    if reverse:
+        return _read_backward(cursor, low, count)
     iterator = cursor.iternext()
     if count is not None and count <= _FIRST_CHUNK:
         rows = list(islice(iterator, count))
@@ -70,9 +75,8 @@ def read(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None,
     return rows
 
 
-def _read_backward(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None) -> list[Row]:
-    if not seek_last(cursor, high):
-        return []
+def _read_backward(cursor: lmdb.Cursor[bytes], low: bytes, count: int | None) -> list[Row]:
+    """The rows from the cursor's on, backward, with low <= key."""
     rows: list[Row] = []
     for row in cursor.iterprev():
         if row[0] < low or (count is not None and len(rows) >= count):
@@ -90,12 +94,13 @@ def read_within(
     largest_row: int,
     *,
     reverse: bool,
+    is_exact: bool,
 ) -> list[Row] | None:
     """As `read`; None when the rows, with their overhead in memory, exceed `most_bytes`.  Then only few were read.
 
     No row has more than `largest_row` bytes.  A chunk has only as many rows as have room, and is measured when read.
     """
-    if not (seek_last(cursor, high) if reverse else seek(cursor, low)):
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
         return []
     rows: list[Row] = []
     left = most_bytes
@@ -125,9 +130,11 @@ def read_within(
     return rows
 
 
-def read_values(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int, *, reverse: bool) -> list[bytes]:
+def read_values(
+    cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int, *, reverse: bool, is_exact: bool
+) -> list[bytes]:
     """The values of `read`, fetched in one chunk: for a small `count`."""
-    if not (seek_last(cursor, high) if reverse else seek(cursor, low)):
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
         return []
     values = list(islice(cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False), count))
     if not low <= cursor.key() <= high:
@@ -144,9 +151,10 @@ def read_values_within(
     largest_row: int,
     *,
     reverse: bool,
+    is_exact: bool,
 ) -> list[bytes] | None:
     """The values of `read_within`."""
-    if not (seek_last(cursor, high) if reverse else seek(cursor, low)):
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
         return []
     most = min(most_bytes // largest_row, _VALUES_CHUNK)
     if most <= 1:
@@ -203,6 +211,13 @@ def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, hi
     is_outside = low.__gt__ if reverse else high.__lt__
     outside = len(list(takewhile(is_outside, islice(back, len(chunk)))))
     del chunk[len(chunk) - outside :]
+
+
+def begin(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool, is_exact: bool) -> bool:
+    """Put the cursor where a range begins; -> whether there is a row.  An exact key is found in half the time."""
+    if is_exact:
+        return cursor.set_key(high if reverse else low)
+    return seek_last(cursor, high) if reverse else seek(cursor, low)
 
 
 def seek(cursor: AnyCursor, low: bytes) -> bool:

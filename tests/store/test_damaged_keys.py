@@ -653,21 +653,29 @@ def test_a_range_that_lacks_an_edge_of_its_stream_is_damage(
     stream = store.stream(b"s")
     for number in gone:
         assert store.txn.lmdb.delete(stream.prefix + pack_id(sid(f"{number}-0")), db=store.txn.handles["entries"])
-    reads: dict[str, Callable[[bool, int | None], Sequence[object] | None]] = {
-        "rows": lambda reverse, count: stream.rows(MIN_ID, MAX_ID, count, reverse=reverse),
-        "rows_within": lambda reverse, count: stream.rows_within(MIN_ID, MAX_ID, count, 1 << 20, reverse=reverse),
-        "entries": lambda reverse, count: stream.entries_within(MIN_ID, MAX_ID, count, 1 << 20, reverse=reverse),
-        "keys": lambda reverse, count: stream.keys(MIN_ID, MAX_ID, count),
+    reads: dict[str, Callable[[StreamID, StreamID, bool, int | None], Sequence[object] | None]] = {
+        "rows": lambda start, end, reverse, count: stream.rows(start, end, count, reverse=reverse),
+        "rows_within": lambda start, end, reverse, count: stream.rows_within(
+            start, end, count, 1 << 20, reverse=reverse
+        ),
+        "entries": lambda start, end, reverse, count: stream.entries_within(
+            start, end, count, 1 << 20, reverse=reverse
+        ),
+        "keys": lambda start, end, reverse, count: stream.keys(start, end, count),
     }
     left = 40 - len(gone)
+    missing = sid(f"{gone[0]}-0"), sid(f"{gone[-1]}-0")
     for name, read in reads.items():
         for reverse in (False, True) if name != "keys" else (False,):
             begins_there = (40 if reverse else 1) not in gone
             for count in (None, 41, *((1, left) if not begins_there and left else ())):
                 with pytest.raises(DamagedRowError):
-                    read(reverse, count)
+                    read(MIN_ID, MAX_ID, reverse, count)
             if begins_there:  # what is asked for is there
-                assert len(read(reverse, left) or ()) == left
+                assert len(read(MIN_ID, MAX_ID, reverse, left) or ()) == left
+            else:
+                with pytest.raises(DamagedRowError):
+                    read(*missing, reverse, None)
     if 40 in gone:
         first = sid(f"{gone[0]}-0")
         with pytest.raises(DamagedRowError):
