@@ -23,7 +23,6 @@ from riverbed.store.groups.insertions import Insertions
 from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
-from riverbed.store.tables.ranges import NOWHERE
 from riverbed.store.wire import find_delivery
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class Pel(Insertions):
     def _rows_change(self) -> None:
         """Forget what was found in rows that may be other ones from now on."""
         self._recent = None
-        self._sound = NOWHERE
+        self._sound.forget()
 
     def forget_recent(self) -> None:
         """Forget the run that `standing` found last: a consumer was deleted, and its runs are dead."""

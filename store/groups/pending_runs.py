@@ -44,7 +44,8 @@ from riverbed.store.format.pending import (
     time_key,
 )
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
-from riverbed.store.tables.ranges import NOWHERE, require_place, seek, seek_below, sound_stretch
+from riverbed.store.tables.ranges import require_place, seek, seek_below
+from riverbed.store.tables.sound import SoundStretches, sound_stretch
 
 if TYPE_CHECKING:
     import lmdb
@@ -76,8 +77,7 @@ class PendingRuns:
         self._group_no = group_no
         self._prefix = group_prefix(group_no)
         self._is_alive = is_alive
-        # from which key to which they were found sound since rows have changed
-        self._sound = NOWHERE
+        self._sound = SoundStretches()  # keys between which no damaged one was found since rows have changed
 
     def _lives(self, consumer_no: int) -> bool:
         return consumer_no == UNOWNED or self._is_alive(consumer_no)
@@ -105,9 +105,8 @@ class PendingRuns:
         if run is None or not run.first <= packed_id <= run.last:
             low = self._prefix + packed_id
             require_place(cursor, low, Run.under)
-            first, last = self._sound
-            if not first <= low <= last:
-                self._sound = sound_stretch(cursor, len(self._prefix), Run.under)
+            if low not in self._sound:
+                self._sound.add(*sound_stretch(cursor, len(self._prefix), Run.under))
         return run
 
     def _rows_with(self, order: list[bytes], at: int) -> tuple[list[tuple[bytes, bytes] | None], int]:

@@ -5,7 +5,7 @@ This module knows keys and cursors, but no streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -28,13 +28,6 @@ _CHUNK: Final = 1024
 # Values without keys take 70 ns each instead of 100.  The end of the range in a chunk of them is found one by one.
 _VALUES_CHUNK: Final = 128
 _UNLIMITED: Final = 1 << 62
-# How much is looked at on each side of a place: as many rows as a page has, if they are small, and the bytes of several
-# pages, as long rows soon fill one.
-_LOOK_ROWS: Final = 60
-_LOOK_BYTES: Final = 64 << 10
-# No stretch of keys, and a key behind all others.
-NOWHERE: Final = (b"\xff", b"")
-_LAST_KEY: Final = b"\xff" * 32
 # The memory that a row takes besides its value: the key, and the objects around both.
 _ROW_BYTES: Final = 64
 
@@ -233,10 +226,10 @@ def seek(cursor: AnyCursor, low: bytes) -> bool:
         if key == low:
             return True
         if key < low:
-            raise _out_of_order()
+            raise out_of_order()
     is_first = not (cursor.prev() if found else cursor.last())
     if not is_first and bytes(cursor.key()) >= low:
-        raise _out_of_order()
+        raise out_of_order()
     return found and (cursor.first() if is_first else cursor.next())
 
 
@@ -249,10 +242,10 @@ def seek_below(cursor: AnyCursor, past: bytes) -> bool:
     """Put the cursor on the last row below `past`; -> whether there is one.  Raises DamagedRowError."""
     found = cursor.set_range(past)
     if found and bytes(cursor.key()) < past:
-        raise _out_of_order()
+        raise out_of_order()
     is_there = cursor.prev() if found else cursor.last()
     if is_there and bytes(cursor.key()) >= past:
-        raise _out_of_order()
+        raise out_of_order()
     return is_there
 
 
@@ -264,60 +257,16 @@ def require_place(cursor: lmdb.Cursor[bytes], low: bytes, check: Check) -> None:
     """
     key = cursor.key()
     if key and key < low:
-        raise _out_of_order()
+        raise out_of_order()
     if cursor.prev() if key else cursor.last():
         check(*cursor.item())
         if cursor.key() >= low:
-            raise _out_of_order()
+            raise out_of_order()
     if key:
         cursor.set_key(key)
 
 
-def sound_stretch(cursor: lmdb.Cursor[bytes], width: int, check: Check) -> tuple[bytes, bytes]:
-    """The keys around the cursor, from the first to the last, among which rows hide no damaged key.
-
-    A damaged key leads searches astray, of rows that are put as well: they may stand on the wrong side of it, on the
-    same page or beside it.  None does where keys ascend, and where the rows are sound that differ in the first `width`
-    bytes of their keys from a neighbour, and the first and last one.  Raises DamagedRowError.  Takes 20 us, or twice as
-    long where rows are long.
-    """
-    key = cursor.key()
-    back = _some_rows(cursor.iterprev(), _LOOK_ROWS, _LOOK_BYTES)
-    begins = not cursor.key()  # with what was looked at, or before
-    rows = _some_rows(cursor.iternext(), 2 * _LOOK_ROWS, sum(map(_size_of, back)) + _LOOK_BYTES)
-    ends = not cursor.key()
-    last_at = len(rows) - 1
-    for at, (here, row) in enumerate(rows):
-        behind = rows[at + 1][0] if at < last_at else _LAST_KEY
-        if behind <= here:
-            raise _out_of_order()
-        kind = here[:width]
-        if at == 0 or not (behind.startswith(kind) and rows[at - 1][0].startswith(kind)):
-            check(here, row)
-    if key:
-        cursor.set_key(key)
-    if not rows:
-        return NOWHERE
-    return b"" if begins else rows[0][0], _LAST_KEY if ends else rows[-1][0]
-
-
-def _some_rows(rows: Iterator[Row], most: int, most_bytes: int) -> list[Row]:
-    """Rows until they are `most`, or more than `most_bytes`; the cursor has no place any more if there were fewer."""
-    found: list[Row] = []
-    for row in rows:
-        found.append(row)
-        most_bytes -= _size_of(row)
-        if most_bytes < 0 or len(found) == most:
-            break
-    return found
-
-
-def _size_of(row: Row) -> int:
-    """The bytes that a row takes in its page, at least."""
-    return len(row[0]) + len(row[1])
-
-
-def _out_of_order() -> DamagedRowError:
+def out_of_order() -> DamagedRowError:
     return DamagedRowError("the order of rows")
 
 
