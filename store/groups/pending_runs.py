@@ -174,9 +174,10 @@ class PendingRuns:
         low = self._prefix + first
         dead = 0
         size = 2  # most queries are for a few entries
-        if seek(cursor := self._rows("pel"), low):
-            require_place(cursor, low, Run.under)
-        while seek(cursor := self._rows("pel"), low):
+        cursor = self._rows("pel")
+        cursor.set_range(low)
+        found = require_place(cursor, low, Run.under)
+        while found:
             # other code may move the cursor before the caller asks this generator for the next run
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
@@ -199,6 +200,7 @@ class PendingRuns:
                 if living is None:
                     return
                 low, dead = self._prefix + living, 0
+            found = seek(cursor := self._rows("pel"), low)
 
     def rows(
         self, start: StreamID, end: StreamID, consumer_no: int | None, owners: Owners, size: int
@@ -232,9 +234,9 @@ class PendingRuns:
     def _read(self, low: bytes, size: int) -> tuple[list[bytes], bool]:
         """`size` rows from the key `low` on; -> rows, and whether these are all.  Without their keys they cost less."""
         cursor = self._rows("pel")
-        if not seek(cursor, low):
+        cursor.set_range(low)
+        if not require_place(cursor, low, Run.under):
             return [], True
-        require_place(cursor, low, Run.under)
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
             self._require_order(low, found)
@@ -272,8 +274,8 @@ class PendingRuns:
         """The highest pending ID."""
         cursor = self._rows("pel")
         past = group_prefix(self._group_no + 1)
-        if seek(cursor, past):
-            require_place(cursor, past, Run.under)
+        cursor.set_range(past)
+        if require_place(cursor, past, Run.under):
             Run.under(*cursor.item())
             found = cursor.prev()
         else:

@@ -249,21 +249,23 @@ def seek_below(cursor: AnyCursor, past: bytes) -> bool:
     return is_there
 
 
-def require_place(cursor: lmdb.Cursor[bytes], low: bytes, check: Check) -> None:
-    """Raise DamagedRowError unless the cursor, which stands where `low` leads, is behind all that is below `low`.
+def require_place(cursor: lmdb.Cursor[bytes], low: bytes, check: Check) -> bool:
+    """Whether there is a row where the cursor stands, which `set_range` has led to `low`; it stays there.
 
-    A flipped bit in a key of a row or of the tree above leads past rows, or to rows that are below: then the row before
-    is damaged, or one of the two is on the wrong side.
+    Raises DamagedRowError unless this is behind all that is below `low`, and before nothing else.  A flipped bit in a
+    key of a row or of the tree above leads past rows, or to rows that are below: then the row before is damaged, or one
+    of the two is on the wrong side.
     """
     key = cursor.key()
     if key and key < low:
         raise out_of_order()
     if cursor.prev() if key else cursor.last():
-        check(*cursor.item())
-        if cursor.key() >= low:
+        before, row = cursor.item()
+        check(before, row)
+        if before >= low:
             raise out_of_order()
-    if key:
-        cursor.set_key(key)
+        return bool(key) and cursor.next()
+    return bool(key) and cursor.first()
 
 
 def out_of_order() -> DamagedRowError:
