@@ -174,10 +174,7 @@ class PendingRuns:
         low = self._prefix + first
         dead = 0
         size = 2  # most queries are for a few entries
-        cursor = self._rows("pel")
-        cursor.set_range(low)
-        found = require_place(cursor, low, Run.under)
-        while found:
+        while self._leads_to(cursor := self._rows("pel"), low):
             # other code may move the cursor before the caller asks this generator for the next run
             chunk = list(islice(cursor.iternext(), size))
             for key, row in chunk:
@@ -200,7 +197,6 @@ class PendingRuns:
                 if living is None:
                     return
                 low, dead = self._prefix + living, 0
-            found = seek(cursor := self._rows("pel"), low)
 
     def rows(
         self, start: StreamID, end: StreamID, consumer_no: int | None, owners: Owners, size: int
@@ -234,8 +230,7 @@ class PendingRuns:
     def _read(self, low: bytes, size: int) -> tuple[list[bytes], bool]:
         """`size` rows from the key `low` on; -> rows, and whether these are all.  Without their keys they cost less."""
         cursor = self._rows("pel")
-        cursor.set_range(low)
-        if not require_place(cursor, low, Run.under):
+        if not self._leads_to(cursor, low):
             return [], True
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
@@ -260,6 +255,17 @@ class PendingRuns:
         if not is_behind or any(first_in_run(row) <= last_in_run(before) for before, row in pairwise(rows)):
             raise DamagedRowError("the order of rows")
 
+    @staticmethod
+    def _leads_to(cursor: lmdb.Cursor[bytes], low: bytes) -> bool:
+        """Put the cursor on the first row from `low` on; -> whether there is one.  Raises DamagedRowError.
+
+        It is searched for twice: where a page stands in the place of another, the second search, which sets out from
+        the row that the first one has found, is led elsewhere.
+        """
+        if seek(cursor, low):
+            require_place(cursor, low, Run.under)
+        return seek(cursor, low)
+
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
         """The last ID of the first run that ends behind `after` and has a living owner or no owner."""
         cursor = self._rows("pel_by_consumer")
@@ -274,8 +280,8 @@ class PendingRuns:
         """The highest pending ID."""
         cursor = self._rows("pel")
         past = group_prefix(self._group_no + 1)
-        cursor.set_range(past)
-        if require_place(cursor, past, Run.under):
+        if seek(cursor, past):
+            require_place(cursor, past, Run.under)
             Run.under(*cursor.item())
             found = cursor.prev()
         else:

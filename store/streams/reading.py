@@ -16,7 +16,6 @@ from riverbed.store.format.entries import bare_pairs, bare_row, bare_values
 from riverbed.store.format.resp import id_bulk
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables import ranges
-from riverbed.store.tables.ranges import seek
 from riverbed.store.tables.streams import estimated_bytes
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 
@@ -118,10 +117,11 @@ class ReadableStream:
             self.prefix + start.to_bytes(16, "big"),
             self.prefix + end.to_bytes(16, "big"),
         )
-        if seek(reader, low):
+        if ranges.begin(reader, low, high, reverse=False, is_exact=False):
             key, row = reader.item()
-            if low <= key <= high:
-                return bare_row(key, row)
+            bare = bare_row(key, row)  # also of one behind the range, whose key may be damaged
+            if key <= high:
+                return bare
         self.txn.refuse_misplaced(low, high)
         if end == self.last_live_id:
             raise DamagedRowError("an entry", self.stream_no)
@@ -129,8 +129,8 @@ class ReadableStream:
 
     def first_row(self, start: StreamID) -> Row:
         """The first of `rows` from `start` on, which there must be."""
-        reader = self.txn.reader
-        seek(reader, self.prefix + max(start, self.floor_id).to_bytes(16, "big"))
+        reader, low = self.txn.reader, self.prefix + max(start, self.floor_id).to_bytes(16, "big")
+        ranges.begin(reader, low, low, reverse=False, is_exact=False)
         key, row = reader.item()
         if not key.startswith(self.prefix):
             raise DamagedRowError("an entry", self.stream_no)
@@ -178,7 +178,7 @@ class ReadableStream:
                 self._require_edges(begins, ends and is_ended, rows[-1][0] if rows else b"", low if reverse else high)
                 if not rows:
                     txn.refuse_misplaced(low, high)
-                return bare_values(self.prefix, [row for _, row in rows])
+                return [row for _, row in bare_pairs(rows)]
         elif start == end:
             count = 1
         if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.format.entries import bare_row
 from riverbed.store.format.streams import packed_ids_in
 from riverbed.store.ids import ID_BYTES
 
@@ -37,7 +38,7 @@ def read(
 ) -> list[Row]:
     """The rows with low <= key <= high, at most `count`; the greatest first when `reverse`.
 
-    None if it `is_exact` and there is no row under the key where the range begins.
+    An empty list if it `is_exact` and there is no row under the key where the range begins.
     """
     if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
         return []
@@ -45,11 +46,7 @@ def read(
         return _read_backward(cursor, low, count)
     iterator = cursor.iternext()
     if count is not None and count <= _FIRST_CHUNK:
-        rows = list(islice(iterator, count))
-        if rows and rows[-1][0] > high:
-            end = _first_past(rows, high)
-            rows = rows[:end]
-        return rows
+        return _cut(list(islice(iterator, count)), high)
     rows = []
     left = _UNLIMITED if count is None else count
     size = _FIRST_CHUNK
@@ -57,8 +54,7 @@ def read(
         wanted = min(left, size)
         chunk = list(islice(iterator, wanted))
         if chunk and chunk[-1][0] > high:
-            end = _first_past(chunk, high)
-            rows += chunk[:end]
+            rows += _cut(chunk, high)
             break
         rows += chunk
         left -= len(chunk)
@@ -72,7 +68,10 @@ def _read_backward(cursor: lmdb.Cursor[bytes], low: bytes, count: int | None) ->
     """The rows from the cursor's on, backward, with low <= key."""
     rows: list[Row] = []
     for row in cursor.iterprev():
-        if row[0] < low or (count is not None and len(rows) >= count):
+        if count is not None and len(rows) >= count:
+            break
+        if row[0] < low:
+            bare_row(*row)  # with a damaged key it may be one of these
             break
         rows.append(row)
     return rows
@@ -104,8 +103,9 @@ def read_within(
         chunk = list(islice(following, size))
         is_last = len(chunk) < size
         if chunk and not low <= chunk[-1][0] <= high:
-            chunk = [row for row in chunk if low <= row[0] <= high]
-            is_last = True
+            inside = list(takewhile(lambda row: low <= row[0] <= high, chunk))
+            bare_row(*chunk[len(inside)])  # with a damaged key it may be one of these
+            chunk, is_last = inside, True
         left -= sum([len(row) for _, row in chunk]) + len(chunk) * _ROW_BYTES
         if left < 0:
             return None
@@ -115,6 +115,7 @@ def read_within(
         size = min(4 * size, most)
     for row in following:
         if not low <= row[0] <= high:
+            bare_row(*row)
             break
         left -= len(row[1]) + _ROW_BYTES
         if left < 0:
@@ -129,8 +130,12 @@ def read_values(
     """The values of `read`, fetched in one chunk: for a small `count`."""
     if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
         return []
+    bare_row(*cursor.item())  # values are compared with the IDs in their own text only
     values = list(islice(cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False), count))
-    if not low <= cursor.key() <= high:
+    key = cursor.key()
+    if low <= key <= high:
+        bare_row(key, values[-1])
+    else:
         _drop_outside(values, cursor, low, high, reverse=reverse)
     return values
 
@@ -149,6 +154,7 @@ def read_values_within(
     """The values of `read_within`."""
     if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
         return []
+    bare_row(*cursor.item())  # values are compared with the IDs in their own text only
     most = min(most_bytes // largest_row, _VALUES_CHUNK)
     if most <= 1:
         return _read_one_by_one(cursor, low, high, count, most_bytes, reverse=reverse)
@@ -162,7 +168,10 @@ def read_values_within(
         wanted = min(size, to_come)
         chunk = list(islice(following, wanted))
         to_come -= wanted
-        if not low <= cursor.key() <= high:
+        key = cursor.key()
+        if low <= key <= high:
+            bare_row(key, chunk[-1])
+        else:
             _drop_outside(chunk, cursor, low, high, reverse=reverse)
             to_come = 0
         if is_measured:
@@ -181,44 +190,64 @@ def _read_one_by_one(
     values: list[bytes] = []
     append = values.append
     left = most_bytes
+    last = b""
     for key, value in islice(cursor.iterprev() if reverse else cursor.iternext(), count):
         if key > high or key < low:
+            bare_row(key, value)
             break
         left -= len(value) + _ROW_BYTES
         if left < 0:
             return None
         append(value)
+        last = key
+    if values:
+        bare_row(last, values[-1])
     return values
 
 
 def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool) -> None:
     """Remove from the end of `chunk` the values that are behind the range.
 
-    The cursor is on the last row read, or has no position when the table has no more rows.
+    The cursor is on the last row read, or has no position when the table has no more rows.  The two rows where the
+    range ends have to be sound: with a damaged key it may end before them, or behind.
     """
     if not cursor.key():
         _ = cursor.first() if reverse else cursor.last()
-        if low <= cursor.key() <= high:
-            return
-    back = cursor.iternext(values=False) if reverse else cursor.iterprev(values=False)
-    is_outside = low.__gt__ if reverse else high.__lt__
-    outside = len(list(takewhile(is_outside, islice(back, len(chunk)))))
-    del chunk[len(chunk) - outside :]
+    end = len(chunk)
+    behind: Row | None = None
+    for key in islice(cursor.iternext(values=False) if reverse else cursor.iterprev(values=False), len(chunk)):
+        if low <= key <= high:
+            bare_row(key, chunk[end - 1])
+            break
+        end -= 1
+        behind = key, chunk[end]
+    if behind is not None:
+        bare_row(*behind)
+    del chunk[end:]
 
 
 def begin(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool, is_exact: bool) -> bool:
-    """Put the cursor where a range begins; -> whether there is a row.  An exact key is found in half the time."""
+    """Put the cursor on the first row of a range of entries; -> whether there is one.  Raises DamagedRowError.
+
+    The row before the range has to be sound: with a damaged key it may be the first one.  If the range `is_exact`, it
+    begins with a row under its very key, which is found in half the time.
+    """
     if is_exact:
         return cursor.set_key(high if reverse else low)
-    return seek_last(cursor, high) if reverse else seek(cursor, low)
+    if not reverse:
+        return seek(cursor, low, bare_row)
+    if cursor.set_range(high + b"\0"):
+        bare_row(*cursor.item())
+    return seek_last(cursor, high)
 
 
-def seek(cursor: AnyCursor, low: bytes) -> bool:
+def seek(cursor: AnyCursor, low: bytes, check: Callable[[Any, Any], object] | None = None) -> bool:
     """Put the cursor on the first row from `low` on; -> whether there is one.  Raises DamagedRowError.
 
     A flipped bit in a page of the tree leads to a page beside the right one.  Then the row that is found is below
     `low`, as LMDB takes the first one of the next page without a look at its key, or the row before it is not.
-    A row whose key is `low` is the right one, whatever is beside it: most ranges begin with an entry that is there.
+    A row whose key is `low` is the right one, whatever is beside it, as long as its key is not damaged itself: most
+    ranges begin with an entry that is there.  `check` is called for the row before any other one.
     """
     found = cursor.set_range(low)
     if found:
@@ -228,8 +257,11 @@ def seek(cursor: AnyCursor, low: bytes) -> bool:
         if key < low:
             raise out_of_order()
     is_first = not (cursor.prev() if found else cursor.last())
-    if not is_first and bytes(cursor.key()) >= low:
-        raise out_of_order()
+    if not is_first:
+        if check is not None:
+            check(*cursor.item())
+        if bytes(cursor.key()) >= low:
+            raise out_of_order()
     return found and (cursor.first() if is_first else cursor.next())
 
 
@@ -249,23 +281,21 @@ def seek_below(cursor: AnyCursor, past: bytes) -> bool:
     return is_there
 
 
-def require_place(cursor: lmdb.Cursor[bytes], low: bytes, check: Check) -> bool:
-    """Whether there is a row where the cursor stands, which `set_range` has led to `low`; it stays there.
+def require_place(cursor: lmdb.Cursor[bytes], low: bytes, check: Check) -> None:
+    """Raise DamagedRowError unless the cursor, which stands where `low` leads, is behind all that is below `low`.
 
-    Raises DamagedRowError unless this is behind all that is below `low`, and before nothing else.  A flipped bit in a
-    key of a row or of the tree above leads past rows, or to rows that are below: then the row before is damaged, or one
-    of the two is on the wrong side.
+    A flipped bit in a key of a row or of the tree above leads past rows, or to rows that are below: then the row before
+    is damaged, or one of the two is on the wrong side.
     """
     key = cursor.key()
     if key and key < low:
         raise out_of_order()
     if cursor.prev() if key else cursor.last():
-        before, row = cursor.item()
-        check(before, row)
-        if before >= low:
+        check(*cursor.item())
+        if cursor.key() >= low:
             raise out_of_order()
-        return bool(key) and cursor.next()
-    return bool(key) and cursor.first()
+    if key:
+        cursor.set_key(key)
 
 
 def out_of_order() -> DamagedRowError:
@@ -279,6 +309,14 @@ def is_run(cursor: lmdb.Cursor[bytes], packed_ids: bytes) -> bool:
     """
     keys = islice(cursor.iternext(values=False), len(packed_ids) // ID_BYTES)
     return b"".join(packed_ids_in(keys)) == packed_ids
+
+
+def _cut(rows: list[Row], high: bytes) -> list[Row]:
+    """The first of these rows whose keys are not above `high`.  Raises DamagedRowError."""
+    end = _first_past(rows, high) if rows and rows[-1][0] > high else len(rows)
+    if end < len(rows):
+        bare_row(*rows[end])  # with a damaged key it may be one of these
+    return rows[:end]
 
 
 def _first_past(rows: list[Row], high: bytes) -> int:

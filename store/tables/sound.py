@@ -22,8 +22,9 @@ _LOOK_BYTES: Final = 64 << 10
 # No stretch of keys, and a key behind all others.
 NOWHERE: Final = (b"\xff", b"")
 _LAST_KEY: Final = b"\xff" * 32
-# Stretches that are remembered, 0.2 KB each: of thirty thousand rows if they are apart, as those of random IDs.
-MOST_STRETCHES: Final = 256
+# Stretches that are remembered, 0.2 KB each.  Looks at random IDs leave a third as many as would cover all rows before
+# they begin to meet: a group may have 300,000 runs.
+MOST_STRETCHES: Final = 1024
 
 
 class SoundStretches:
@@ -46,10 +47,11 @@ class SoundStretches:
         """Remember one more stretch, as one with those that it reaches into."""
         if first > last:
             return
-        if len(self._firsts) >= MOST_STRETCHES:
-            self.forget()
         at = bisect_left(self._lasts, first)
         end = bisect_right(self._firsts, last)
+        if at == end and len(self._firsts) >= MOST_STRETCHES:
+            at = end = min(at, MOST_STRETCHES - 1)
+            end += 1
         self._firsts[at:end] = [min([first, *self._firsts[at:end]])]
         self._lasts[at:end] = [max([last, *self._lasts[at:end]])]
 

@@ -575,7 +575,9 @@ def test_a_first_entry_that_is_not_where_the_stream_has_it_is_refused(tmp_path: 
         with pytest.raises(DamagedRowError):
             stream.entries_within(MIN_ID, MAX_ID, count, None)
     refuse_the_first_entry(store)
-    assert len(stream.entries_within(sid("3-0"), MAX_ID, None, None) or []) == 1
+    with pytest.raises(DamagedRowError):
+        stream.entries_within(sid("3-0"), MAX_ID, None, None)  # the row before might be one of these
+    assert len(stream.entries_within(sid("3-1"), MAX_ID, None, None) or []) == 1
     store.engine.abandon()
 
 

@@ -1,0 +1,107 @@
+"""A range of entries beside or around a key with a flipped bit is what it was, or an error: it lacks no entry."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from riverbed.store.errors import DamagedRowError
+from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
+from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.streams.stream import Stream
+from tests.support.store.stores import Store, sid
+
+_FIRST, _COUNT = 100, 24
+_IDS = range(_FIRST, _FIRST + _COUNT)
+# Of the milliseconds and of the sequence numbers: the small ones lead to neighbours, and to other entries' own keys.
+_BITS = [64 + bit for bit in (0, 1, 2, 3, 4, 6, 7, 40)] + [0, 5]
+_MANY = 1 << 20  # bytes
+
+
+def _numbers(values: Sequence[bytes]) -> list[int]:
+    return [int(value.split(b"\r\n")[1].partition(b"-")[0]) for value in values]
+
+
+def _reads(stream: Stream, start: StreamID, end: StreamID, count: int | None) -> Iterator[tuple[str, bool, list[int]]]:
+    """(name, whether it goes backward, what it has found) of each way to read the range that finds no damage."""
+
+    def entries(reverse: bool) -> Sequence[bytes]:
+        return stream.entries_within(start, end, count, _MANY, reverse=reverse) or []
+
+    def rows(reverse: bool) -> Sequence[bytes]:
+        return [value for _, value in stream.rows(start, end, count, reverse=reverse)]
+
+    def rows_within(reverse: bool) -> Sequence[bytes]:
+        return [value for _, value in stream.rows_within(start, end, count, _MANY, reverse=reverse) or []]
+
+    ways: dict[str, Callable[[bool], Sequence[bytes]]] = {"entries": entries, "rows": rows, "within": rows_within}
+    for name, read in ways.items():
+        for reverse in (False, True):
+            try:
+                yield name, reverse, _numbers(read(reverse))
+            except DamagedRowError:
+                continue
+    try:
+        yield "keys", False, [int.from_bytes(key[8:16], "big") for key in stream.keys(start, end, count)]
+    except DamagedRowError:
+        pass
+
+
+@contextmanager
+def _flipped(path: Path, key: bytes, bit: int) -> Iterator[None]:
+    """Meanwhile a bit of a key is another one, wherever the key stands in the file."""
+    data = path.read_bytes()
+    byte = len(key) - 1 - bit // 8
+    changed = bytearray(key)
+    changed[byte] ^= 1 << bit % 8
+    assert key in data
+    with path.open("r+b") as file:
+        file.write(data.replace(key, bytes(changed)))
+    try:
+        yield
+    finally:
+        with path.open("r+b") as file:
+            file.write(data)
+
+
+@pytest.mark.parametrize("is_measured", [False, True])
+@pytest.mark.parametrize(("node_entries", "before", "chosen"), [(100, 5, 0), (4, 5, 0), (7, 150, 1)])
+def test_a_range_around_a_flipped_bit_is_right_or_an_error(
+    tmp_path: Path, node_entries: int, before: int, chosen: int, is_measured: bool
+) -> None:
+    store = Store(tmp_path, node_max_entries=node_entries)
+    store.fill(b"r", before)
+    for number in _IDS:
+        store.run("XADD", "s", f"{number}-0", "f", "v")
+    store.fill(b"t", 20)
+    store.checkpoint()
+    if is_measured:
+        store.txn.largest_row = _MANY  # as beside a large entry
+    stream = store.stream(b"s")
+    chance = random.Random(node_entries)
+    right = 0
+    for number in _IDS[chosen::2]:
+        for bit in _BITS:
+            with _flipped(tmp_path / STATE_DIRECTORY / DATA_NAME, stream.prefix + pack_id(sid(f"{number}-0")), bit):
+                first, last = sorted(chance.choices(range(_FIRST - 4, _IDS[-1] + 5), k=2))
+                for start, end in (
+                    (MIN_ID, MAX_ID),
+                    (sid(f"{_FIRST}-0"), sid(f"{_IDS[-1]}-0")),
+                    (sid(f"{first}-0"), sid(f"{last}-0")),
+                    (sid(f"{number}-0"), MAX_ID),
+                    (MIN_ID, sid(f"{number}-0")),
+                    (StreamID(sid(f"{number - 1}-0") + 1), MAX_ID),
+                ):
+                    expected = [found for found in _IDS if start <= sid(f"{found}-0") <= end]
+                    for count in (None, 1, 2, 5, _COUNT):
+                        for name, reverse, found in _reads(stream, start, end, count):
+                            wanted = expected[::-1] if reverse else expected
+                            assert found == wanted[:count], (name, reverse, number, bit, first, last, count)
+                            right += 1
+    assert right > 1000
+    store.txn.log.clear()
+    store.engine.abandon()
