@@ -51,7 +51,7 @@ class SoundStretches:
         end = bisect_right(self._firsts, last)
         if at == end and len(self._firsts) >= MOST_STRETCHES:
             at = end = min(at, MOST_STRETCHES - 1)
-            end += 1
+            del self._firsts[at], self._lasts[at]  # a neighbour makes room
         self._firsts[at:end] = [min([first, *self._firsts[at:end]])]
         self._lasts[at:end] = [max([last, *self._lasts[at:end]])]
 

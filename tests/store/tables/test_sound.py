@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,7 +52,12 @@ def test_what_is_no_stretch_is_not_kept() -> None:
 
 def test_no_more_are_kept_than_there_is_room_for() -> None:
     sound = SoundStretches()
-    for number in range(3 * MOST_STRETCHES):
-        sound.add(_key(2 * number), _key(2 * number))
-        assert len(sound) <= MOST_STRETCHES
-        assert _key(2 * number) in sound
+    numbers = list(range(0, 6 * MOST_STRETCHES, 3))
+    random.Random(1).shuffle(numbers)
+    for added, number in enumerate([*numbers, numbers[0] + 1], 1):
+        sound.add(_key(number), _key(number))
+        assert len(sound) == min(added, MOST_STRETCHES)
+        assert _key(number) in sound
+    assert not any(_key(number + 2) in sound for number in numbers)
+    sound.add(b"", _key(max(numbers)))
+    assert len(sound) == 1
