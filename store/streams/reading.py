@@ -96,7 +96,9 @@ class ReadableStream:
             return []
         begins, ends = self._edges_in(start, end, reverse=reverse)
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
-        rows = ranges.read(self.txn.reader, low, high, count, reverse=reverse, is_exact=begins)
+        rows = ranges.read(
+            self.txn.reader, low, high, count, reverse=reverse, is_exact=begins, looks_beside=self._looks_beside
+        )
         is_ended = count is None or len(rows) < count
         self._require_edges(begins, ends and is_ended, rows[-1][0] if rows else b"", low if reverse else high)
         return bare_pairs(rows)
@@ -117,7 +119,7 @@ class ReadableStream:
             self.prefix + start.to_bytes(16, "big"),
             self.prefix + end.to_bytes(16, "big"),
         )
-        if ranges.begin(reader, low, high, reverse=False, is_exact=False):
+        if ranges.begin(reader, low, high, reverse=False, is_exact=False, looks_beside=self._looks_beside):
             key, row = reader.item()
             bare = bare_row(key, row)  # also of one behind the range, whose key may be damaged
             if key <= high:
@@ -130,7 +132,7 @@ class ReadableStream:
     def first_row(self, start: StreamID) -> Row:
         """The first of `rows` from `start` on, which there must be."""
         reader, low = self.txn.reader, self.prefix + max(start, self.floor_id).to_bytes(16, "big")
-        ranges.begin(reader, low, low, reverse=False, is_exact=False)
+        ranges.begin(reader, low, low, reverse=False, is_exact=False, looks_beside=self._looks_beside)
         key, row = reader.item()
         if not key.startswith(self.prefix):
             raise DamagedRowError("an entry", self.stream_no)
@@ -148,7 +150,15 @@ class ReadableStream:
         begins, ends = self._edges_in(start, end, reverse=reverse)
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         rows = ranges.read_within(
-            self.txn.reader, low, high, count, most_bytes, self.txn.largest_row, reverse=reverse, is_exact=begins
+            self.txn.reader,
+            low,
+            high,
+            count,
+            most_bytes,
+            self.txn.largest_row,
+            reverse=reverse,
+            is_exact=begins,
+            looks_beside=self._looks_beside,
         )
         if rows is None:
             return None
@@ -173,7 +183,9 @@ class ReadableStream:
             live = self.tail_total - self.tail_dead
             if live and live * txn.largest_row <= most_bytes:
                 most = live if count is None else min(live, count)
-                rows = ranges.read(txn.reader, low, high, most, reverse=reverse, is_exact=begins)
+                rows = ranges.read(
+                    txn.reader, low, high, most, reverse=reverse, is_exact=begins, looks_beside=self._looks_beside
+                )
                 is_ended = count is None or len(rows) < count
                 self._require_edges(begins, ends and is_ended, rows[-1][0] if rows else b"", low if reverse else high)
                 if not rows:
@@ -182,10 +194,20 @@ class ReadableStream:
         elif start == end:
             count = 1
         if count is not None and count <= _FEW and count * txn.largest_row <= most_bytes:
-            values = ranges.read_values(txn.reader, low, high, count, reverse=reverse, is_exact=begins)
+            values = ranges.read_values(
+                txn.reader, low, high, count, reverse=reverse, is_exact=begins, looks_beside=self._looks_beside
+            )
         else:
             found = ranges.read_values_within(
-                txn.reader, low, high, count, most_bytes, txn.largest_row, reverse=reverse, is_exact=begins
+                txn.reader,
+                low,
+                high,
+                count,
+                most_bytes,
+                txn.largest_row,
+                reverse=reverse,
+                is_exact=begins,
+                looks_beside=self._looks_beside,
             )
             if found is None:
                 return None
@@ -198,6 +220,11 @@ class ReadableStream:
         if begins and not values:
             raise DamagedRowError("an entry", self.stream_no)
         return values
+
+    @property
+    def _looks_beside(self) -> bool:
+        """Whether reads may copy rows beside a range: none is longer than a page."""
+        return self.txn.largest_row < UNBOUNDED_ROW
 
     def _clipped(self, start: StreamID, end: StreamID) -> tuple[StreamID, StreamID]:
         """The part of a range from the stream's first entry to its last one; where there is none, its start is behind.
@@ -226,7 +253,7 @@ class ReadableStream:
         """Refuse the end of a range if a damaged key or tree has made it; an empty one is worth large neighbours."""
         if not found:
             self.txn.refuse_misplaced(low, high)
-        elif self.txn.largest_row < UNBOUNDED_ROW and not reverse:
+        elif self._looks_beside and not reverse:
             self.txn.refuse_misplaced(high + b"\0", high)
 
     def keys(self, start: StreamID, end: StreamID, count: int | None = None) -> list[bytes]:
@@ -241,7 +268,7 @@ class ReadableStream:
         low, high = self.prefix + pack_id(start), self.prefix + pack_id(end)
         reader = self.txn.reader
         found: list[bytes] = []
-        if ranges.begin(reader, low, high, reverse=False, is_exact=begins):
+        if ranges.begin(reader, low, high, reverse=False, is_exact=begins, looks_beside=self._looks_beside):
             for key, row in islice(reader.iternext(), count):
                 bare_row(key, row)  # also the one behind the range, whose key may be damaged
                 if key > high:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.entries import bare_row
-from riverbed.store.format.streams import packed_ids_in
+from riverbed.store.format.resp import id_bulk
+from riverbed.store.format.streams import id_in_key, packed_ids_in
 from riverbed.store.ids import ID_BYTES
 
 if TYPE_CHECKING:
@@ -29,18 +30,27 @@ _CHUNK: Final = 1024
 # Values without keys take 70 ns each instead of 100.  The end of the range in a chunk of them is found one by one.
 _VALUES_CHUNK: Final = 128
 _UNLIMITED: Final = 1 << 62
+# Bytes of a row whose checksum takes longer than a search.
+_LONG_ROW: Final = 64 << 10
 # The memory that a row takes besides its value: the key, and the objects around both.
 _ROW_BYTES: Final = 64
 
 
 def read(
-    cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int | None, *, reverse: bool, is_exact: bool
+    cursor: lmdb.Cursor[bytes],
+    low: bytes,
+    high: bytes,
+    count: int | None,
+    *,
+    reverse: bool,
+    is_exact: bool,
+    looks_beside: bool,
 ) -> list[Row]:
     """The rows with low <= key <= high, at most `count`; the greatest first when `reverse`.
 
     An empty list if it `is_exact` and there is no row under the key where the range begins.
     """
-    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact, looks_beside=looks_beside):
         return []
     if reverse:
         return _read_backward(cursor, low, count)
@@ -71,7 +81,7 @@ def _read_backward(cursor: lmdb.Cursor[bytes], low: bytes, count: int | None) ->
         if count is not None and len(rows) >= count:
             break
         if row[0] < low:
-            bare_row(*row)  # with a damaged key it may be one of these
+            require_own_key(*row)  # with a damaged key it may be one of these
             break
         rows.append(row)
     return rows
@@ -87,12 +97,13 @@ def read_within(
     *,
     reverse: bool,
     is_exact: bool,
+    looks_beside: bool,
 ) -> list[Row] | None:
     """As `read`; None when the rows, with their overhead in memory, exceed `most_bytes`.  Then only few were read.
 
     No row has more than `largest_row` bytes.  A chunk has only as many rows as have room, and is measured when read.
     """
-    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact, looks_beside=looks_beside):
         return []
     rows: list[Row] = []
     left = most_bytes
@@ -104,7 +115,7 @@ def read_within(
         is_last = len(chunk) < size
         if chunk and not low <= chunk[-1][0] <= high:
             inside = list(takewhile(lambda row: low <= row[0] <= high, chunk))
-            bare_row(*chunk[len(inside)])  # with a damaged key it may be one of these
+            require_own_key(*chunk[len(inside)])  # with a damaged key it may be one of these
             chunk, is_last = inside, True
         left -= sum([len(row) for _, row in chunk]) + len(chunk) * _ROW_BYTES
         if left < 0:
@@ -115,7 +126,7 @@ def read_within(
         size = min(4 * size, most)
     for row in following:
         if not low <= row[0] <= high:
-            bare_row(*row)
+            require_own_key(*row)
             break
         left -= len(row[1]) + _ROW_BYTES
         if left < 0:
@@ -125,10 +136,17 @@ def read_within(
 
 
 def read_values(
-    cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, count: int, *, reverse: bool, is_exact: bool
+    cursor: lmdb.Cursor[bytes],
+    low: bytes,
+    high: bytes,
+    count: int,
+    *,
+    reverse: bool,
+    is_exact: bool,
+    looks_beside: bool,
 ) -> list[bytes]:
     """The values of `read`, fetched in one chunk: for a small `count`."""
-    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact, looks_beside=looks_beside):
         return []
     bare_row(*cursor.item())  # values are compared with the IDs in their own text only
     values = list(islice(cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False), count))
@@ -150,14 +168,15 @@ def read_values_within(
     *,
     reverse: bool,
     is_exact: bool,
+    looks_beside: bool,
 ) -> list[bytes] | None:
     """The values of `read_within`."""
-    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact):
+    if not begin(cursor, low, high, reverse=reverse, is_exact=is_exact, looks_beside=looks_beside):
         return []
-    bare_row(*cursor.item())  # values are compared with the IDs in their own text only
     most = min(most_bytes // largest_row, _VALUES_CHUNK)
     if most <= 1:
         return _read_one_by_one(cursor, low, high, count, most_bytes, reverse=reverse)
+    bare_row(*cursor.item())  # values are compared with the IDs in their own text only
     following = cursor.iterprev(keys=False) if reverse else cursor.iternext(keys=False)
     values: list[bytes] = []
     left = most_bytes
@@ -190,18 +209,14 @@ def _read_one_by_one(
     values: list[bytes] = []
     append = values.append
     left = most_bytes
-    last = b""
     for key, value in islice(cursor.iterprev() if reverse else cursor.iternext(), count):
+        require_own_key(key, value)  # also of the first row behind the range
         if key > high or key < low:
-            bare_row(key, value)
             break
         left -= len(value) + _ROW_BYTES
         if left < 0:
             return None
         append(value)
-        last = key
-    if values:
-        bare_row(last, values[-1])
     return values
 
 
@@ -226,19 +241,30 @@ def _drop_outside(chunk: list[bytes], cursor: lmdb.Cursor[bytes], low: bytes, hi
     del chunk[end:]
 
 
-def begin(cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool, is_exact: bool) -> bool:
+def begin(
+    cursor: lmdb.Cursor[bytes], low: bytes, high: bytes, *, reverse: bool, is_exact: bool, looks_beside: bool
+) -> bool:
     """Put the cursor on the first row of a range of entries; -> whether there is one.  Raises DamagedRowError.
 
-    The row before the range has to be sound: with a damaged key it may be the first one.  If the range `is_exact`, it
-    begins with a row under its very key, which is found in half the time.
+    If it `looks_beside`, the row before the range has to be sound: with a damaged key it may be the first one.  Where
+    entries may be very long no caller asks for that: it may be another stream's.  A range that `is_exact` begins with
+    a row under its very key, which is found in half the time.
     """
     if is_exact:
         return cursor.set_key(high if reverse else low)
     if not reverse:
-        return seek(cursor, low, bare_row)
-    if cursor.set_range(high + b"\0"):
+        return seek(cursor, low, bare_row if looks_beside else None)
+    if looks_beside and cursor.set_range(high + b"\0"):
         bare_row(*cursor.item())
     return seek_last(cursor, high)
+
+
+def require_own_key(key: bytes, row: bytes) -> None:
+    """Raise DamagedRowError if an entry is not under its own key; of a long one its checksum is not computed."""
+    if len(row) < _LONG_ROW:
+        bare_row(key, row)
+    elif not row.startswith(id_bulk(id_in_key(key))):
+        raise DamagedRowError("the key of an entry")
 
 
 def seek(cursor: AnyCursor, low: bytes, check: Callable[[Any, Any], object] | None = None) -> bool:
@@ -315,7 +341,7 @@ def _cut(rows: list[Row], high: bytes) -> list[Row]:
     """The first of these rows whose keys are not above `high`.  Raises DamagedRowError."""
     end = _first_past(rows, high) if rows and rows[-1][0] > high else len(rows)
     if end < len(rows):
-        bare_row(*rows[end])  # with a damaged key it may be one of these
+        require_own_key(*rows[end])  # with a damaged key it may be one of these
     return rows[:end]
 
 
