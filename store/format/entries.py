@@ -30,7 +30,10 @@ def sealed_row(prefix: bytes, pieces: Sequence[bytes]) -> bytes:
 
 def bare_row(key: bytes, row: bytes) -> bytes:
     """The row under `key` as readers are sent it.  Raises DamagedRowError."""
-    bare = unseal_one(key, row)
+    try:
+        bare = unseal_one(key, row)
+    except ValueError:  # a key of another length than all have
+        raise DamagedRowError("the key of an entry") from None
     if bare is None:
         raise _damaged(key, row)
     return bare

@@ -232,6 +232,7 @@ class PendingRuns:
         cursor = self._rows("pel")
         if not self._leads_to(cursor, low):
             return [], True
+        Run.under(*cursor.item())  # without their keys the rows are not compared with these
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
             self._require_order(low, found)
@@ -262,9 +263,9 @@ class PendingRuns:
         It is searched for twice: where a page stands in the place of another, the second search, which sets out from
         the row that the first one has found, is led elsewhere.
         """
-        if seek(cursor, low):
+        if seek(cursor, low, Run.under):
             require_place(cursor, low, Run.under)
-        return seek(cursor, low)
+        return seek(cursor, low, Run.under)
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
         """The last ID of the first run that ends behind `after` and has a living owner or no owner."""
@@ -280,9 +281,9 @@ class PendingRuns:
         """The highest pending ID."""
         cursor = self._rows("pel")
         past = group_prefix(self._group_no + 1)
-        if seek(cursor, past):
-            require_place(cursor, past, Run.under)
+        if seek(cursor, past, Run.under):
             Run.under(*cursor.item())
+            require_place(cursor, past, Run.under)
             found = cursor.prev()
         else:
             found = cursor.last()

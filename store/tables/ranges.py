@@ -1,6 +1,7 @@
 """Reads rows between two keys, forward or backward, and looks whether what was not found may be hidden by damage.
 
-This module knows keys and cursors, but no streams.
+Ranges are of entries, of which this module knows how a row is compared with its key; places are of any table.
+All of it raises DamagedRowError.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.entries import bare_row
 from riverbed.store.format.resp import id_bulk
-from riverbed.store.format.streams import id_in_key, packed_ids_in
+from riverbed.store.format.streams import ENTRY_KEY_BYTES, id_in_key, packed_ids_in
 from riverbed.store.ids import ID_BYTES
 
 if TYPE_CHECKING:
@@ -246,9 +247,9 @@ def begin(
 ) -> bool:
     """Put the cursor on the first row of a range of entries; -> whether there is one.  Raises DamagedRowError.
 
-    If it `looks_beside`, the row before the range has to be sound: with a damaged key it may be the first one.  Where
-    entries may be very long no caller asks for that: it may be another stream's.  A range that `is_exact` begins with
-    a row under its very key, which is found in half the time.
+    If it `looks_beside`, the row before the range has to be sound, unless a row has the very key: with a damaged key it
+    may be the first one.  Where entries may be very long no caller asks for that: it may be another stream's.  A range
+    that `is_exact` begins with a row under its very key, which is found in half the time.
     """
     if is_exact:
         return cursor.set_key(high if reverse else low)
@@ -263,7 +264,7 @@ def require_own_key(key: bytes, row: bytes) -> None:
     """Raise DamagedRowError if an entry is not under its own key; of a long one its checksum is not computed."""
     if len(row) < _LONG_ROW:
         bare_row(key, row)
-    elif not row.startswith(id_bulk(id_in_key(key))):
+    elif len(key) != ENTRY_KEY_BYTES or not row.startswith(id_bulk(id_in_key(key))):
         raise DamagedRowError("the key of an entry")
 
 

@@ -1,4 +1,4 @@
-"""A range of entries beside or around a key with a flipped bit is what it was, or an error: it lacks no entry."""
+"""A range of entries, or of pending ones, around a key with a flipped bit is what it was or an error: it lacks none."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.format.entries import bare_row
+from riverbed.store.format.pending import group_prefix, last_in_run
+from riverbed.store.groups.pending_runs import PendingRuns
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.streams.stream import Stream
@@ -105,3 +108,63 @@ def test_a_range_around_a_flipped_bit_is_right_or_an_error(
     assert right > 1000
     store.txn.log.clear()
     store.engine.abandon()
+
+
+@pytest.mark.parametrize("has_neighbours", [False, True])
+@pytest.mark.parametrize("count", [6, 12, 40])
+def test_a_walk_through_pending_entries_around_a_flipped_bit_is_right_or_an_error(
+    tmp_path: Path, count: int, has_neighbours: bool
+) -> None:
+    store = Store(tmp_path)
+    store.txn.next_group_no = 77
+    for key in (b"r", b"s", b"t") if has_neighbours else (b"s",):
+        store.fill(key, count)
+        for number in range(count):
+            store.deliver(key, 1, consumer="AB"[number % 2])
+    store.checkpoint()
+    group = store.groups(b"s").get(b"g")
+    assert group is not None
+    prefix = group_prefix(group.group_no)
+    right = 0
+    for victim in range(1, count + 1, 1 if count < 20 else 3):
+        for bit in (*_BITS, 128, 129, 130):
+            with _flipped(tmp_path / STATE_DIRECTORY / DATA_NAME, prefix + pack_id(sid(f"{victim}-0")), bit):
+                for start in {1, 2, max(victim - 1, 1), victim, victim + 1, count}:
+                    for name, found in _walks(store, group.group_no, sid(f"{start}-0")):
+                        wanted = list(range(start, count + 1))
+                        assert found == ([count] if name == "last" else wanted), (name, victim, bit, start)
+                        right += 1
+    assert right > 100
+    store.txn.log.clear()
+    store.engine.abandon()
+
+
+def _walks(store: Store, group_no: int, start: StreamID) -> Iterator[tuple[str, list[int]]]:
+    """(name, what it has found) of each walk through the pending entries from `start` on that finds no damage."""
+    pending = PendingRuns(store.txn, group_no, lambda number: True)
+
+    def runs() -> list[bytes]:
+        return [run.last for run in pending.runs(start, MAX_ID, lambda: [1, 2])]
+
+    def rows() -> list[bytes]:
+        found: list[bytes] = []
+        place: StreamID | None = start
+        while place is not None:
+            some, place = pending.rows(place, MAX_ID, None, lambda: [1, 2], 5)
+            found += map(last_in_run, some)
+        return found
+
+    def last() -> list[bytes]:
+        found = pending.last_id(lambda: [1, 2])
+        return [] if found is None else [pack_id(found)]
+
+    for name, walk in {"runs": runs, "rows": rows, "last": last}.items():
+        try:
+            yield name, [int.from_bytes(packed[:8], "big") for packed in walk()]
+        except DamagedRowError:
+            continue
+
+
+def test_a_key_of_another_length_is_damage() -> None:
+    with pytest.raises(DamagedRowError):
+        bare_row(bytes(25), b"$3\r\n0-1\r\n*0\r\n")
