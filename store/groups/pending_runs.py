@@ -44,8 +44,8 @@ from riverbed.store.format.pending import (
     time_key,
 )
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
+from riverbed.store.tables.damage.sound import SoundStretches, sound_stretch
 from riverbed.store.tables.ranges import require_place, seek, seek_below
-from riverbed.store.tables.sound import SoundStretches, sound_stretch
 
 if TYPE_CHECKING:
     import lmdb

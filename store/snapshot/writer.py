@@ -49,9 +49,9 @@ from riverbed.store.snapshot.manifest import FileDigest, SnapshotManifest, encod
 from riverbed.store.snapshot.reader import TEMPORARY_PREFIX, Snapshot, list_snapshots, open_snapshot
 from riverbed.store.snapshot.stream_lines import encode_stream_line
 from riverbed.store.snapshot.stream_walk import StreamWalk
+from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, require_sound
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.scrub import SCRUBBED_TABLES, require_sound
 
 DEFAULT_SPLIT_EVERY: Final = 65_536
 

@@ -21,9 +21,9 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpac
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.rewrite.state import pieces
+from riverbed.store.tables.damage.scrub import require_sound
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.scrub import require_sound
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from tests.support.store.stores import Store, sid
 

@@ -13,8 +13,8 @@ from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES
 from riverbed.store.format.meta import META_COUNTERS, META_NUMBERING
 from riverbed.store.groups.view import GroupsView
 from riverbed.store.ids import MAX_ID, MIN_ID
+from riverbed.store.tables.damage.scrub import require_sound
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.scrub import require_sound
 from tests.support.store.stores import Store, sid
 
 

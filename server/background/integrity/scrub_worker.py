@@ -21,9 +21,9 @@ from riverbed.server.background.child import Server, work_for_server
 from riverbed.server.background.worker_modules import SCRUB
 from riverbed.store.check.pages import check_pages
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, scrub_step
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.scrub import SCRUBBED_TABLES, scrub_step
 
 # After a step of some milliseconds comes a pause that is so many times as long.
 _ROWS_A_STEP: Final = 1024

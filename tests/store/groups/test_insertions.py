@@ -30,8 +30,8 @@ from riverbed.store.groups import insertions
 from riverbed.store.groups.group import Group
 from riverbed.store.groups.run_rows import replace_runs
 from riverbed.store.ids import id_text, pack_id
+from riverbed.store.tables.damage.scrub import scrub_step
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.scrub import scrub_step
 from riverbed.tools.cli import main
 from tests.support.in_process import HandClock, Product
 from tests.support.store.stores import Store, claim_order, rewrite, sid

@@ -33,9 +33,9 @@ from riverbed.server.errors import CommandError
 from riverbed.store.errors import DamagedRowError, StoreError
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
+from riverbed.store.tables.damage.scrub import require_sound
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.scrub import require_sound
 from riverbed.store.tables.transaction import Mark
 from tests.support.faults.bit_rot import Died, build, in_child
 from tests.support.in_process import HandClock, Product, Words

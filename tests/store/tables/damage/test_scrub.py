@@ -9,9 +9,9 @@ import lmdb
 import pytest
 
 from riverbed.store.layout import STATE_DIRECTORY
+from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, scrub_step
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.scrub import SCRUBBED_TABLES, scrub_step
 from tests.support.faults.bit_rot import build
 
 MAP_BYTES = 1 << 30

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverbed.store.tables.sound import MOST_STRETCHES, NOWHERE, SoundStretches
+from riverbed.store.tables.damage.sound import MOST_STRETCHES, NOWHERE, SoundStretches
 
 _KEYS = 40
 
