@@ -135,6 +135,31 @@ def test_redis_shows_the_groups_of_a_server_that_was_killed_in_a_storm(
     assert expected
 
 
+def test_only_a_release_or_a_claim_under_way_may_have_set_a_delivery_to_0(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed(options=NODES)
+    delivered = [
+        [b"XGROUP", b"CREATE", b"s", b"g", b"0", b"MKSTREAM"],
+        [b"XADD", b"s", b"1-1", b"f", b"v"],
+        [b"XREADGROUP", b"GROUP", b"g", b"ann", b"STREAMS", b"s", b">"],
+    ]
+    claim = [b"XCLAIM", b"s", b"g", b"ann", b"0", b"1-1", b"TIME", b"0", b"RETRYCOUNT", b"1"]
+    release = [b"XNACK", b"s", b"g", b"FAIL", b"IDS", b"1", b"1-1"]
+    without_effect = [b"XACK", b"s", b"g", b"9-9"]
+    for done, told, is_right in (
+        (release, release, True),
+        (claim, claim, True),
+        (claim, without_effect, False),
+    ):
+        stormer = Stormer(server, 1, b"s", STOCK, longest_pause_s=0)
+        with server.client() as client:
+            stormer.ask(client, delivered)
+            stormer.note_as_under_way([told])
+            client.ask(*done)
+            complaints = stormer.complaints(look_at(server, b"s"))
+            client.ask("DEL", "s")
+        assert (complaints == []) is is_right, complaints
+
+
 def until_given(workers: Sequence[Worker], count: int) -> None:
     """Let them work until they were given so many entries and have acknowledged some; or until one has failed."""
     all_notes = [worker.notes for worker in workers]

@@ -197,16 +197,15 @@ class Stormer(threading.Thread):
         try:
             with contextlib.suppress(OSError), RawClient(self._port, timeout_s=_PATIENCE_S) as client:
                 while True:
-                    self._send(client, self._words.batch())
+                    self.ask(client, self._words.batch())
                     time.sleep(self._random.uniform(0, self._longest_pause_s))
         except BaseException as error:  # whatever it is, the test must see it
             self.error = error
 
-    def _send(self, client: RawClient, batch: list[Command]) -> None:
+    def ask(self, client: RawClient, batch: list[Command]) -> None:
+        """Send a batch and look; note it as under way until the look is answered."""
         asked = questions(self.key)
-        self._answered = 0
-        self._under_way = batch
-        self._under_way_since_ms = int(time.time() * 1000)
+        self.note_as_under_way(batch)
         client.send_bytes(b"".join(map(encode, [*batch, *asked])))
         for _ in batch:
             client.reply()
@@ -217,6 +216,11 @@ class Stormer(threading.Thread):
         self._under_way = []
         self._answered = 0
         self.looks += 1
+
+    def note_as_under_way(self, batch: list[Command]) -> None:
+        self._answered = 0
+        self._under_way = batch
+        self._under_way_since_ms = int(time.time() * 1000)
 
     def complaints(self, found: Look) -> list[str]:
         """What is wrong with the state found after the crash."""
@@ -242,15 +246,19 @@ class Stormer(threading.Thread):
         return [f"{told}: not what any of the commands under way made\n{possible}\n{found.untimed()}"]
 
     def _wrong_moments(self, found: Look) -> list[str]:
-        """What is under way may have set a moment to now; XCLAIM may have set when something was delivered to any."""
+        """What is under way may have set a moment to now.
+
+        Of when something was delivered, XCLAIM may have made any moment, and XNACK 0.
+        """
         before = {} if self._look is None else moments(self._look.full)
-        claims = any(words[0] == b"XCLAIM" for words in self._under_way)
+        names = {words[0] for words in self._under_way}
         return [
             f"{self.key!r}: {place} is {at}, was {before.get(place)} before {self._under_way_since_ms}"
             for place, at in moments(found.full).items()
             if at != before.get(place)
             and -1 != at < self._under_way_since_ms
-            and not (claims and place[-1] not in TIMES)
+            and not (b"XCLAIM" in names and place[-1] not in TIMES)
+            and not (b"XNACK" in names and place[-1] not in TIMES and at == 0)
         ]
 
 
