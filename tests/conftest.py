@@ -57,7 +57,13 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and has_room(MEMORY):
     os.environ.setdefault("TMPDIR", str(MEMORY))
 
 TESTS = Path(__file__).parent
-MARKED_FOLDERS = {TESTS / "system": "slow", TESTS / "tools" / "spark": "spark"}
+SPARK = TESTS / "tools" / "spark"
+MARKED_FOLDERS = {
+    TESTS / "system": "slow",
+    SPARK: "spark",
+    # None of this is compiled.  What it reads stores by is used in both forms by `test_source.py` and `reading/`.
+    **dict.fromkeys((SPARK / "jobs", SPARK / "quick", SPARK / "streaming", SPARK / "writing"), "once"),
+}
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
 
 
@@ -74,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs_root: mounts a file system; left out, with a notice, for other users")
     config.addinivalue_line("markers", "slow: takes more than about a second; every test of tests/system has it")
     config.addinivalue_line("markers", "spark: starts Java; every test of tests/tools/spark has it")
-    config.addinivalue_line("markers", "once: runs nothing of the form under test; left out for the compiled one")
+    config.addinivalue_line("markers", "once: runs little of the form under test; left out for the compiled one")
     config.addinivalue_line("markers", "compiled: of an installation of compiled modules; left out where there is none")
 
 

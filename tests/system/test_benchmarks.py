@@ -13,7 +13,7 @@ import pytest
 from benchmarks.__main__ import QUESTIONS
 from benchmarks.rig import QUICK, Rig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.once]  # what is looked at is the benchmarks
 
 _ASKED = (
     *("append", "read", "checksums", "client", "start", "memory", "disk", "stalls", "syncs", "compact"),
