@@ -93,7 +93,7 @@ class SlicedCommand:
         self.kept = b""  # what of it is in the log, in words; empty when nothing is
         self._done = _NO_PROGRESS  # how far it has come, in the log or not
         self._has_logged = False
-        self.nanoseconds = 0  # spent on it after the first slice
+        self.nanoseconds = 0  # spent on it
         self.needs_view = False  # it waits until it is shown one
         self.is_alone = False  # nothing may use the tables before it goes on
         self.is_shown = True  # monitors have been, or need not be, shown it

@@ -40,7 +40,7 @@ class Calls:
         self._request = Request(no_session, context.txn, context)  # reused for every client
 
     def call(self, session: Session, command: Command, argv: list[bytes], run: Neighbours | None = None) -> Reply:
-        """Run the command for the client, and account for it; one that waits is one call, at the end of its wait.
+        """Run the command for the client, and account for it; one that waits or runs in slices is one call, at its end.
 
         `run` is for an EXEC whose commands were not queued.
         """
@@ -55,11 +55,19 @@ class Calls:
         request.argv, request.run = [], None  # or the words would stay in memory until the next call
         if session.blocked is not None:
             nanoseconds += session.attempts_ns
-        if reply.__class__ is Block:
-            session.attempts_ns = nanoseconds
-        else:
+        if not self.goes_on(session, reply, nanoseconds):
             self.account(session, command, argv, nanoseconds)
         return reply
+
+    def goes_on(self, session: Session, reply: Reply, nanoseconds: int) -> bool:
+        """Whether the command has more to do, so that it is one call at its end; it has taken so long until now."""
+        if reply.__class__ is Block:
+            session.attempts_ns = nanoseconds
+        elif reply.__class__ is SlicedCommand:
+            reply.nanoseconds = nanoseconds
+        else:
+            return False
+        return True
 
     def wait_over(self, session: Session, block: Block, reply: Reply) -> None:
         """Account for a command that has waited, when its reply does not come from running it again."""

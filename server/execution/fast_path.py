@@ -294,13 +294,12 @@ class FastPath:
                     wire = reply.replies
                 elif reply.__class__ in _WAITS:
                     self._calls.end_command(mark)
-                    if reply.__class__ is Block:
-                        # it counts as a call at the end of its wait
-                        run_count -= 1
-                        ended = clock()
-                        session.attempts_ns = 0 if run_count else int((ended - begun) * 1e9)
-                        if not run_count:
-                            run_of, begun = None, ended
+                    share = (clock() - begun) / run_count  # as far as is known
+                    if self._calls.goes_on(session, reply, max(int(share * 1e9), 0)):
+                        if run_count > 1:
+                            request.session, request.argv = _last_before(taken, left, requests, waiting)
+                            record(request, entry, run_count - 1, share * (run_count - 1))
+                        run_of, begun = None, clock()
                     self._delivery.deliver(session, reply)
                     self._hold_back(session, [*waiting])
                     break
@@ -345,6 +344,9 @@ class FastPath:
                 produced += size
                 if produced > most_output:
                     # a client that does not read must not have its pipeline executed ahead of its reading
+                    if run_of is not None:
+                        record(request, run_of, run_count, clock() - begun)
+                        run_of, begun = None, clock()
                     self._hold_back(session, [*waiting])
                     break
             if count >= room or begun >= end:
@@ -373,6 +375,25 @@ def _whole_transaction(argv: list[bytes], requests: Requests, waiting: Iterator[
         return None
     found = requests[at]
     return found if isinstance(found, Run | Mix) else None
+
+
+def _last_before(
+    taken: list[QueueTurn], left: Iterator[QueueTurn], requests: Requests, waiting: Iterator[WireRequest]
+) -> tuple[Session, list[bytes]]:
+    """The client and the words of the request that was executed before this one.
+
+    It is of the same command; neighbours in between were queued, or are in the list once more, one by one.
+    """
+    turn = len(taken) - length_hint(left) - 1
+    at = len(requests) - length_hint(waiting) - 1
+    earlier = requests[:at]
+    while True:
+        while earlier:
+            words = earlier.pop()
+            if isinstance(words, list):
+                return taken[turn][0], words
+        turn -= 1
+        earlier = [*taken[turn][1]]
 
 
 def _take_one_by_one(session: Session, run: Neighbours, requests: Requests, waiting: Iterator[WireRequest]) -> int:

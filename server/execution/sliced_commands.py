@@ -130,7 +130,7 @@ class SlicedCommands:
         begun = time.perf_counter_ns()
         reply = sliced.step(sliced.request)
         self._delivery.caller = None
-        self._count_time(sliced, time.perf_counter_ns() - begun)
+        sliced.nanoseconds += time.perf_counter_ns() - begun
         self._slice_over(session, sliced, reply)
 
     def take_turn(self, *, has_requests: bool) -> None:
@@ -209,7 +209,8 @@ class SlicedCommands:
         for session in waiting:
             sliced = self.of(session)
             if sliced is not None:
-                self._conclude(session, sliced, (error_line(text.encode()),))
+                command = client_command(sliced.request.argv)
+                self._conclude(session, sliced, self._calls.failures.refused(command, CommandError(text)))
 
     def rest(self) -> None:
         """Have requests read before the next slice, because something else has kept all clients waiting."""
@@ -242,27 +243,20 @@ class SlicedCommands:
             sliced.rights = session.rights
             reply = self._calls.attempt(request, command, sliced.finish if is_last else sliced.step)
         except CommandError as error:
-            reply = (error_line(error.text),)  # writes are refused by now
+            reply = self._calls.failures.refused(command, error)  # writes are refused by now
         self._delivery.caller = None
-        self._count_time(sliced, time.perf_counter_ns() - begun)
+        sliced.nanoseconds += time.perf_counter_ns() - begun
         if self.of(session) is not sliced:
             return  # it failed, the work before it could not be committed either, and the client was answered
         if reply is sliced and not sliced.is_alone and session.long_reply is None:
             session.release_pushes()  # confirmations of this slice
         self._slice_over(session, sliced, reply)
 
-    def _count_time(self, sliced: SlicedCommand, nanoseconds: int) -> None:
-        sliced.nanoseconds += nanoseconds
-        name = client_command(sliced.request.argv).full_name
-        self._core.stats.counters(name).nanoseconds += nanoseconds
-
     def _slice_over(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
         """Have the client wait for its next turn, or answer it."""
         if reply is sliced:
             self._wait(session, sliced)
             return
-        argv = sliced.request.argv
-        self._calls.timing.note(session, client_command(argv), argv, sliced.nanoseconds)
         self._conclude(session, sliced, reply)
 
     def _conclude(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
@@ -302,9 +296,11 @@ class SlicedCommands:
         """End the client's sliced command; the rest of it is not done."""
         sliced = self._by_session.pop(session, None)
         if sliced is not None:
+            argv = sliced.request.argv
+            command = client_command(argv)
+            self._calls.account(session, command, argv, sliced.nanoseconds)
             if not sliced.is_shown and self._monitors:
-                argv = sliced.request.argv
-                self._monitors.feed(session, client_command(argv), argv)
+                self._monitors.feed(session, command, argv)
             sliced.close()
             session.end_slices()
             self._waiting_for_view.pop(session, None)
