@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.request import Context, Request
@@ -11,8 +12,8 @@ from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.control.logged_lines import make_atomic
-from riverbed.server.protocol.replies import Block
-from riverbed.server.stats.stats import SLOWLOG_WORDS
+from riverbed.server.protocol.replies import Block, LongReply
+from riverbed.server.stats.stats import SLOWLOG_WORDS, shortened
 from riverbed.store.errors import StateLostError
 from riverbed.store.tables.transaction import Mark
 
@@ -26,6 +27,15 @@ if TYPE_CHECKING:
     from riverbed.server.stats.stats import Stats
     from riverbed.store.options import Clock
     from riverbed.store.wire import Neighbours
+
+
+# Replies of a command that is not over: it waits, runs in slices, or makes its reply while that is sent.
+GOES_ON: Final = frozenset((Block, LongReply, SlicedCommand))
+
+
+def shown_words(command: Command, argv: list[bytes]) -> list[bytes]:
+    """The words of a command as the slow log shows them."""
+    return shortened(command.shown(argv[:SLOWLOG_WORDS]) + argv[SLOWLOG_WORDS:])  # it only counts the latter
 
 
 class Calls:
@@ -55,19 +65,29 @@ class Calls:
         request.argv, request.run = [], None  # or the words would stay in memory until the next call
         if session.blocked is not None:
             nanoseconds += session.attempts_ns
-        if not self.goes_on(session, reply, nanoseconds):
+        if reply.__class__ in GOES_ON:
+            self.account_later(session, command, argv, reply, nanoseconds)
+        else:
             self.account(session, command, argv, nanoseconds)
         return reply
 
-    def goes_on(self, session: Session, reply: Reply, nanoseconds: int) -> bool:
-        """Whether the command has more to do, so that it is one call at its end; it has taken so long until now."""
+    def account_later(
+        self, session: Session, command: Command, argv: list[bytes], reply: Reply, nanoseconds: int
+    ) -> None:
+        """Have a command that goes on accounted for at its end; it has taken so long until now."""
         if reply.__class__ is Block:
             session.attempts_ns = nanoseconds
         elif reply.__class__ is SlicedCommand:
             reply.nanoseconds = nanoseconds
         else:
-            return False
-        return True
+            reply.nanoseconds = nanoseconds
+            reply.on_close = partial(self._account_shown, session, command, shown_words(command, argv))
+
+    def _account_shown(self, session: Session, command: Command, words: list[bytes], nanoseconds: int) -> None:
+        """As `account`, with the words as the slow log shows them."""
+        self._stats.counters(command.full_name).record(nanoseconds)
+        if nanoseconds >= self.timing.slow_ns:
+            self.timing.add_slow(session, command, words, nanoseconds // 1000)
 
     def wait_over(self, session: Session, block: Block, reply: Reply) -> None:
         """Account for a command that has waited, when its reply does not come from running it again."""
@@ -128,12 +148,14 @@ class Timing:
             self._note_slow(session, command, argv, nanoseconds // 1000)
 
     def _note_slow(self, session: Session, command: Command, argv: list[bytes], usec: int) -> None:
+        self.add_slow(session, command, shown_words(command, argv), usec)
+
+    def add_slow(self, session: Session, command: Command, words: list[bytes], usec: int) -> None:
+        """Remember a command that was slow; `words` are as the slow log shows them."""
         config = self._config
         now = int(self._clock.time())
         slower_than = config.slowlog_log_slower_than
         if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
-            # the slow log counts the words behind these, and shows none of them
-            words = command.shown(argv[:SLOWLOG_WORDS]) + argv[SLOWLOG_WORDS:]
             address = session.peer.address.encode()
             self._stats.slowlog.add(words, usec, now, address, session.names.client, config.slowlog_max_len)
         event = b"fast-command" if command.flags & Flag.FAST else b"command"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.dispatch import FastCommand, FastCommands, fast_commands
 from riverbed.server.commands.request import Context, Request
-from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.execution.calls import GOES_ON
 from riverbed.server.execution.control.logged_lines import make_atomic
 from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.encode import encode
-from riverbed.server.protocol.replies import Block, FirstReplies, LongReply
+from riverbed.server.protocol.replies import FirstReplies
 from riverbed.store.errors import StateLostError
 from riverbed.store.tables.transaction import Mark
 from riverbed.store.wire import Mix, Run, behind, split_bulks
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from riverbed.store.wire import Neighbours, Requests
     from riverbed.store.wire import Request as WireRequest
 
-# Replies after which the client's next request has to wait.
-_WAITS: Final = frozenset((Block, LongReply, SlicedCommand))
 # A tick ends after about so many requests, or so long, so that no client waits for another's long pipeline.
 MAX_REQUESTS_A_TICK: Final = 2048
 # Where each sync takes half a millisecond or more, the pipelines of fifty clients share one.
@@ -292,14 +290,15 @@ class FastPath:
                     request.argv = argv.request(reply.done - 1)  # the slow log shows the last one that was executed
                     session.last_command = request.argv[0].lower()
                     wire = reply.replies
-                elif reply.__class__ in _WAITS:
+                elif reply.__class__ in GOES_ON:
                     self._calls.end_command(mark)
                     share = (clock() - begun) / run_count  # as far as is known
-                    if self._calls.goes_on(session, reply, max(int(share * 1e9), 0)):
-                        if run_count > 1:
-                            request.session, request.argv = _last_before(taken, left, requests, waiting)
-                            record(request, entry, run_count - 1, share * (run_count - 1))
-                        run_of, begun = None, clock()
+                    assert isinstance(argv, list), "neighbours are over at once"
+                    self._calls.account_later(session, entry.command, argv, reply, max(int(share * 1e9), 0))
+                    if run_count > 1:
+                        request.session, request.argv = _last_before(taken, left, requests, waiting)
+                        record(request, entry, run_count - 1, share * (run_count - 1))
+                    run_of, begun = None, clock()
                     self._delivery.deliver(session, reply)
                     self._hold_back(session, [*waiting])
                     break

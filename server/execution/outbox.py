@@ -181,7 +181,7 @@ class Outbox:
     def _continue_long_reply(self, session: Session, reply: LongReply) -> None:
         """Send a piece of a reply too long for memory; the next piece waits for a client that reads slowly."""
         try:
-            piece = next(reply.pieces, None)
+            piece = reply.next_piece()
         except Exception as error:  # the tables were replaced, or a row is damaged
             log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
             if isinstance(error, TABLE_DAMAGE):

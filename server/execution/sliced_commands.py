@@ -19,7 +19,7 @@ from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.limits.views import Views
 from riverbed.server.protocol.encode import error_line
-from riverbed.server.protocol.replies import Conclusion
+from riverbed.server.protocol.replies import Conclusion, LongReply
 from riverbed.store.tables.view import OpenView
 
 if TYPE_CHECKING:
@@ -256,16 +256,22 @@ class SlicedCommands:
         """Have the client wait for its next turn, or answer it."""
         if reply is sliced:
             self._wait(session, sliced)
-            return
-        self._conclude(session, sliced, reply)
+        else:
+            self._conclude(session, sliced, reply)
 
     def _conclude(self, session: Session, sliced: SlicedCommand, reply: Reply) -> None:
         """Answer the client; if this tick is undone, the answer says what was committed before."""
         if sliced.writes and reply.__class__ is tuple and reply[0].startswith(b"-"):
             reply = (error_line(sliced.refusal(reply[0][1:-2])),)
-        self.drop(session)
+        argv = sliced.request.argv
+        command = client_command(argv)
+        if reply.__class__ is LongReply:
+            self._calls.account_later(session, command, argv, reply, sliced.nanoseconds)
+            self._end(session)
+        else:
+            self.drop(session)
         before = len(session.out)
-        self._delivery.deliver_for(client_command(sliced.request.argv), session, reply)
+        self._delivery.deliver_for(command, session, reply)
         if sliced.kept and session.long_reply is not None:
             session.long_reply.kept = sliced.kept
         elif sliced.kept and len(session.out) > before:
@@ -294,11 +300,18 @@ class SlicedCommands:
 
     def drop(self, session: Session) -> None:
         """End the client's sliced command; the rest of it is not done."""
+        sliced = self._by_session.get(session)
+        if sliced is not None:
+            argv = sliced.request.argv
+            self._calls.account(session, client_command(argv), argv, sliced.nanoseconds)
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        """End the client's sliced command, which is accounted for."""
         sliced = self._by_session.pop(session, None)
         if sliced is not None:
             argv = sliced.request.argv
             command = client_command(argv)
-            self._calls.account(session, command, argv, sliced.nanoseconds)
             if not sliced.is_shown and self._monitors:
                 self._monitors.feed(session, command, argv)
             sliced.close()

@@ -25,6 +25,7 @@ an instance of our own classes.
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -153,7 +154,17 @@ class LongReply:
     # the whole reply.
     undo: Callable[[bytes], None] | None = None
     kept: bytes = b""  # as of a Conclusion
+    nanoseconds: int = 0  # that the server has worked for the command, see `next_piece`
+    on_close: Callable[[int], None] | None = None  # called once, with these nanoseconds
     _taken: int = 0  # bytes since `progress_s`
+
+    def next_piece(self) -> bytes | None:
+        """Make the next piece, None behind the last one; the time that this takes is the command's."""
+        begun = time.perf_counter_ns()
+        try:
+            return next(self.pieces, None)
+        finally:
+            self.nanoseconds += time.perf_counter_ns() - begun
 
     def note_piece(self, size: int, now_s: float) -> None:
         """Count a piece that was sent."""
@@ -167,6 +178,9 @@ class LongReply:
         if self.source is not None:
             self.source.release()
             self.source = None
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            on_close(self.nanoseconds)
 
 
 class FirstReplies(NamedTuple):

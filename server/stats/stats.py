@@ -196,7 +196,7 @@ class SlowCall:
     client_name: bytes
 
 
-def _shortened(argv: list[bytes]) -> list[bytes]:
+def shortened(argv: list[bytes]) -> list[bytes]:
     """The words as the slow log keeps them: few, short, and with a note of how much is missing."""
     words = argv
     if len(argv) > SLOWLOG_WORDS:
@@ -221,10 +221,13 @@ class Slowlog:
         self.next_id = 0
 
     def add(
-        self, argv: list[bytes], usec: int, unix_seconds: int, address: bytes, client_name: bytes, max_length: int
+        self, words: list[bytes], usec: int, unix_seconds: int, address: bytes, client_name: bytes, max_length: int
     ) -> None:
-        """`max_length` is slowlog-max-len; a lower one takes effect here, with the next slow call, as in Redis."""
-        call = SlowCall(self.next_id, unix_seconds, usec, _shortened(argv), address, client_name)
+        """`words` are `shortened`.
+
+        `max_length` is slowlog-max-len; a lower one takes effect here, with the next slow call, as in Redis.
+        """
+        call = SlowCall(self.next_id, unix_seconds, usec, words, address, client_name)
         self.calls.appendleft(call)
         self.next_id += 1
         while len(self.calls) > max_length:

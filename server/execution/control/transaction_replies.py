@@ -96,19 +96,23 @@ class TransactionReplies:
         if count > 1:
             self._counts[len(self._parts) - 1] = count
 
-    def add_long(self, reply: LongReply, *, lasts: bool) -> None:
-        """As `add`, for a reply in pieces: they go to the file now, unless the view has them when they are sent."""
+    def add_long(self, reply: LongReply, *, lasts: bool) -> bool:
+        """As `add`, for a reply in pieces: they go to the file now, unless the view has them when they are sent.
+
+        -> whether they are made when they are sent.
+        """
         self.added += 1
         self._lasting.append(lasts)
         is_from_view = reply.source is not None and reply.source is self._view
         if is_from_view and self._from_view < _MAX_FROM_VIEW:
             self._from_view += 1
             self._parts.append(reply)
-            return
+            return True
         try:
             self._spool_all(reply.pieces)
         finally:
             reply.close()
+        return False
 
     def _spool_all(self, pieces: Iterable[bytes]) -> None:
         """Put the next part into the file."""
@@ -191,7 +195,8 @@ class TransactionReplies:
                 assert self._spool is not None, "bytes in a file that there is not"
                 yield from self._spool.pieces(part)
             elif isinstance(part, LongReply):
-                yield from part.pieces
+                while (piece := part.next_piece()) is not None:
+                    yield piece
                 part.close()
             parts.pop()
         yield b"".join(small)

@@ -16,6 +16,7 @@ from riverbed.server.commands.dispatch import append_commands, client_command
 from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.execution.calls import shown_words
 from riverbed.server.execution.control.logged_lines import LoggedTransaction
 from riverbed.server.execution.control.spool import SpoolError, SpoolSpace
 from riverbed.server.execution.control.transaction_replies import TransactionReplies, ViewNeededError
@@ -56,6 +57,7 @@ _BECAUSE: Final = {
 # A turn of a transaction ends behind the command, or the slice of one, in which so much time has passed.
 TURN_NS = 5_000_000
 _NEVER: Final = 1 << 62
+_KEPT_BYTES: Final = 1000  # of a command whose reply is read from a view; with more it is not timed while it is sent
 _CHECKED: Final = 1000  # commands whose right to run is checked in one turn
 
 
@@ -282,14 +284,18 @@ class Transactions:
                 reply = self._continue_queued(reply, replies, counters)
             txn.end_command()
             lasts = not command.rests_on_tables
+            is_made_later = False
             if reply.__class__ is LongReply:
-                replies.add_long(reply, lasts=lasts)
+                is_made_later = replies.add_long(reply, lasts=lasts) and _is_short(command, argv)
             else:
                 replies.add(encode(reply, session.resp), lasts=lasts)
             ended = clock()
             if counters is not None:
-                counters.record(taken + ended - begun)
-                self._calls.timing.note(session, command, argv, taken + ended - begun)
+                if is_made_later:
+                    self._calls.account_later(session, command, argv, reply, taken + ended - begun)
+                else:
+                    counters.record(taken + ended - begun)
+                    self._calls.timing.note(session, command, argv, taken + ended - begun)
                 if self._monitors:
                     self._monitors.feed(session, command, argv)
 
@@ -368,6 +374,11 @@ class Transactions:
 def _add_run(first: FirstReplies, replies: TransactionReplies, logged: LoggedTransaction) -> None:
     logged.has_runs |= _may_be_several(first)
     replies.add(first.replies, lasts=False, count=first.done)
+
+
+def _is_short(command: Command, argv: list[bytes]) -> bool:
+    """Whether the slow log's words of a command may be kept until its reply is sent, as of thousands of others."""
+    return sum(map(len, shown_words(command, argv))) <= _KEPT_BYTES
 
 
 def _may_be_several(first: FirstReplies) -> bool:

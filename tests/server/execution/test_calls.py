@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 
+from riverbed.server.commands.session import Session
 from riverbed.server.execution import sliced_commands
+from riverbed.server.protocol.replies import LONG_BYTES
 from riverbed.server.stats.stats import CommandCounters
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -166,6 +169,146 @@ def test_a_transaction_in_slices_is_one_call(ticks_of: Callable[[], Ticks], monk
         of_exec, of_xack, of_xdel = (counters(ticks, name) for name in names)
         assert of_exec.nanoseconds > of_xack.nanoseconds + of_xdel.nanoseconds
         assert of_exec.buckets[of_exec.usec.bit_length()] == 1
+        ticks.close()
+
+    in_loop(body())
+
+
+# -- long replies ------------------------------------------------------------------------------------------------------
+
+BIG = 12  # entries of a stream whose reply is sent in pieces
+LONG = {
+    "XRANGE": "XRANGE big - +",
+    "XREAD": "XREAD STREAMS big 0",
+    "XINFO": "XINFO STREAM big FULL COUNT 0",
+    "XREADGROUP": "XREADGROUP GROUP g Al STREAMS big >",
+    "XREADGROUP history": "XREADGROUP GROUP told Al STREAMS big 0",
+}
+
+
+async def fill_big(ticks: Ticks, client: Client) -> None:
+    for number in range(1, BIG + 1):
+        client.send_words("XADD", "big", f"{number}-1", "f", b"v" * (LONG_BYTES // 4))
+    await until_idle(ticks, client)
+    await ticks.ask(client, "XGROUP CREATE big g 0", "XGROUP CREATE big told 0")
+    client.send("XREADGROUP GROUP told Al STREAMS big >")
+    await until_idle(ticks, client)
+    client.send("CONFIG SET slowlog-log-slower-than 0", "CONFIG RESETSTAT", "SLOWLOG RESET")
+    await until_idle(ticks, client)
+
+
+def made_slowly(session: Session, nanoseconds: int) -> None:
+    """Have the reply under way take so much more time."""
+    reply = session.long_reply
+    assert reply is not None
+    pieces = reply.pieces
+
+    def slower() -> Generator[bytes, None, None]:
+        time.sleep(nanoseconds / 1e9)
+        yield from pieces
+
+    reply.pieces = slower()
+
+
+async def until_long(client: Client) -> None:
+    for _ in range(2000):
+        if client.session.long_reply is not None:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no long reply")
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_reply_is_one_call_with_the_time_of_its_pieces(tmp_path: Path, name: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await fill_big(ticks, client)
+        await ticks.ask(client, "CONFIG SET latency-monitor-threshold 50")
+        client.send(LONG[name])
+        await until_long(client)
+        full_name = "xinfo|stream" if name == "XINFO" else name.split()[0]
+        assert (counters(ticks, full_name).calls, slow(ticks, name.split()[0])) == (0, [])
+        made_slowly(client.session, 60_000_000)
+        await until_idle(ticks, client)
+        told = counters(ticks, full_name)
+        assert (told.calls, sum(told.buckets), slow(ticks, name.split()[0])) == (1, 1, [LONG[name].encode().split()])
+        assert told.usec >= 60_000
+        assert told.buckets[told.usec.bit_length()] == 1
+        assert ticks.executor.stats.latency.events[b"command"].max_ms >= 60
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_long_reply_whose_client_goes_is_a_call(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await fill_big(ticks, client)
+        client.send("XRANGE big - +")
+        await until_long(client)
+        client.leave()
+        await ticks.settle()
+        assert (counters(ticks, "xrange").calls, slow(ticks, "XRANGE")) == (1, [[b"XRANGE", b"big", b"-", b"+"]])
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_the_long_replies_of_a_transaction_are_calls_with_their_time(tmp_path: Path, writes: bool) -> None:
+    """One that only reads makes them when it is sent, one that writes before that."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await fill_big(ticks, client)
+        key = "k" * 2000
+        commands = ["XRANGE big - +", "XREAD STREAMS big 0", f"XREAD STREAMS big {key} 0 0"]
+        client.send("MULTI", *commands, *["XADD s * f v"] * writes, "EXEC")
+        await until_long(client)
+        made_slowly(client.session, 60_000_000)
+        await until_idle(ticks, client)
+        names = ("exec", "xrange", "xread")
+        assert [counters(ticks, name).calls for name in names] == [1, 1, 2]
+        assert [len(slow(ticks, name)) for name in ("XRANGE", "XREAD")] == [1, 2]
+        of_exec, of_xrange, of_xread = (counters(ticks, name).usec for name in names)
+        assert of_exec >= of_xrange + of_xread + 60_000
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_transaction_times_a_reply_that_it_makes_when_it_is_sent(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await fill_big(ticks, client)
+        client.send("MULTI", "XRANGE big - +", "EXEC")
+        await until_long(client)
+        assert counters(ticks, "xrange").calls == 0
+        reply = client.session.long_reply
+        assert reply is not None
+        next(reply.pieces)  # the reply to XRANGE is the second part
+        await until_idle(ticks, client)
+        assert counters(ticks, "xrange").calls == counters(ticks, "exec").calls == 1
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_words_of_the_slow_log_are_shortened_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await fill_big(ticks, client)
+        key = "k" * 300
+        client.send(f"XREAD STREAMS big {key} 0 0")
+        await until_idle(ticks, client)
+        await ticks.ask(client, f"XLEN {key}")
+        shown = b"k" * 128 + b"... (172 more bytes)"
+        assert (slow(ticks, "XREAD")[0][3], slow(ticks, "XLEN")[0][1]) == (shown, shown)
         ticks.close()
 
     in_loop(body())

@@ -1,10 +1,18 @@
 from __future__ import annotations
 
-from riverbed.server.stats.stats import LATENCY_SAMPLES, CommandCounters, LatencyMonitor, MixCounters, Slowlog, Stats
+from riverbed.server.stats.stats import (
+    LATENCY_SAMPLES,
+    CommandCounters,
+    LatencyMonitor,
+    MixCounters,
+    Slowlog,
+    Stats,
+    shortened,
+)
 
 
 def add(slowlog: Slowlog, *words: bytes, max_length: int = 128) -> None:
-    slowlog.add(list(words), 5, 1000, b"1.2.3.4:5", b"name", max_length)
+    slowlog.add(shortened(list(words)), 5, 1000, b"1.2.3.4:5", b"name", max_length)
 
 
 # -- counters ----------------------------------------------------------------------------------------------------------
