@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,27 @@ def test_the_modules_of_the_list_are_compiled_if_that_is_asked_for() -> None:
     is_asked_for = os.environ.get("RIVERBED_FORM") == "compiled"
     files = {name: str(importlib.import_module(name).__file__) for name in COMPILED}
     assert [name for name, file in files.items() if file.endswith(".so") is not is_asked_for] == []
+
+
+# Imports each module in a process that has imported nothing of ours, and says how the others end.
+IMPORT_EACH = """
+import importlib, os, sys
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        importlib.import_module(name)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        print(name, status)
+"""
+
+
+@pytest.mark.compiled
+def test_each_compiled_module_may_be_the_first_to_be_imported() -> None:
+    words = [sys.executable, "-c", IMPORT_EACH, *COMPILED]
+    done = subprocess.run(words, cwd="/", capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_continuous_integration_tests_both_forms_and_demands_the_compiled_one() -> None:
@@ -79,6 +101,9 @@ def _module(path: Path) -> str:
     return ".".join(("riverbed", *parts)).removesuffix(".__init__")
 
 
+FOR_TYPES = "if TYPE_CHECKING:\n    from riverbed.store.ids import Own\n"
+
+
 @pytest.mark.parametrize(
     ("source", "found"),
     [
@@ -93,6 +118,16 @@ def _module(path: Path) -> str:
         ("def f():\n    try: yield g()\n    except E: h()\n    yield h()", []),
         ("rows = (look(key) for key in keys)", ["1: a generator expression that is kept"]),
         ("most = max(look(key) for key in keys)", []),
+        (
+            FOR_TYPES + "class Row(NamedTuple):\n    own: list[Own] | None",
+            ["3: Own is imported for types alone, and a field of Row"],
+        ),
+        (
+            FOR_TYPES + "@dataclass(slots=True)\nclass Row:\n    own: Own",
+            ["4: Own is imported for types alone, and a field of Row"],
+        ),
+        ("from riverbed.store.ids import Own\nclass Row(NamedTuple):\n    own: Own", []),
+        (FOR_TYPES + "class Row:\n    own: Own", []),
         ("if __name__ == '__main__':\n    main()", ["1: __name__ is asked for"]),
         ("request.argv = run  # type: ignore[assignment]", ["1: type: ignore"]),
     ],

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sortedcontainers import SortedList
 
@@ -64,13 +64,16 @@ def drop_interests(db: Namespace, keys: Iterable[bytes]) -> None:
             del interest[key]
 
 
-class _Leaving(NamedTuple):
+class _Leaving:
     """A client that no longer waits, and the places that it still has in lines, where it is passed over."""
 
-    session: Session
-    number: int
-    places: list[tuple[Place, Hashable]]
-    needs_keys: bool
+    def __init__(
+        self, session: Session, number: int, places: list[tuple[Place, Hashable]], *, needs_keys: bool
+    ) -> None:
+        self.session = session
+        self.number = number
+        self.places = places
+        self.needs_keys = needs_keys
 
 
 class Waiters:
@@ -210,7 +213,7 @@ class Waiters:
         if len(places) <= AT_ONCE:
             self._take_out(session, number, places, needs_keys=needs_keys)
         else:
-            self._leaving.append(_Leaving(session, number, places, needs_keys))
+            self._leaving.append(_Leaving(session, number, places, needs_keys=needs_keys))
             self.on_work()
         self._ends.pop(session, None)
         self._drop_timer(session)

@@ -12,6 +12,7 @@ changed class attributes, bases that are interpreted.  A build or an import says
     class Own(Compiled)               fails in an interpreted module, also in a test
     patch(Compiled.method, its Final)  changes nothing: calls and constants are bound when it is compiled
     # type: ignore                    types are checked when the program runs: a list that is something else fails
+    class Row(NamedTuple): own: Own   crashes if `Own` is compiled and nothing has imported it; a dataclass does so too
     if __name__ == "__main__"         no compiled module can be run by `python -m`
 """
 
@@ -43,8 +44,15 @@ def compiled_modules() -> dict[str, Path]:
 
 def traps_in_compiled(source: str) -> Iterator[str]:
     """What a module must not have that is compiled, with its line."""
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    unimported = _for_types_alone(tree)
+    for node in ast.walk(tree):
         match node:
+            case ast.ClassDef() if _keeps_annotations(node):
+                fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                names = {part.id for each in fields for part in ast.walk(each.annotation) if isinstance(part, ast.Name)}
+                for name in sorted(names & unimported):
+                    yield f"{node.lineno}: {name} is imported for types alone, and a field of {node.name}"
             case ast.Subscript(slice=ast.Slice() as bounds, ctx=ast.Load()):
                 calls = (part for part in ast.walk(bounds) if isinstance(part, ast.Call))
                 if any(_name(call.func) not in _PURE for call in calls):
@@ -123,6 +131,19 @@ def _imported(tree: ast.Module) -> dict[str, str]:
             case ast.Import():
                 named |= {one.asname: one.name for one in node.names if one.asname}
     return named
+
+
+def _for_types_alone(tree: ast.Module) -> set[str]:
+    """The names of our own that a module imports when types are checked, and not when it runs."""
+    blocks = [node.body for node in tree.body if isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING"]
+    imported = _imported(ast.Module([node for block in blocks for node in block], []))
+    return {name for name, origin in imported.items() if origin.startswith("riverbed.")}
+
+
+def _keeps_annotations(node: ast.ClassDef) -> bool:
+    """Whether a class has its annotations when the program runs, as objects."""
+    decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    return "dataclass" in map(_name, decorators) or "NamedTuple" in map(_name, node.bases)
 
 
 def closed_classes(source: str) -> set[str]:

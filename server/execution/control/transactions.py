@@ -8,7 +8,7 @@ that is there in the middle of the transaction only.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.logins import denial_of
@@ -61,11 +61,12 @@ _KEPT_BYTES: Final = 1000  # of a command whose reply is read from a view; with 
 _CHECKED: Final = 1000  # commands whose right to run is checked in one turn
 
 
-class _Begun(NamedTuple):
+class _Begun:
     """What has run of a transaction whose other commands are queued."""
 
-    mark: Mark  # before it
-    first: FirstReplies
+    def __init__(self, mark: Mark, first: FirstReplies) -> None:
+        self.mark = mark  # before it
+        self.first = first
 
 
 def _exec() -> Command:
