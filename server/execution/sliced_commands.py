@@ -265,11 +265,13 @@ class SlicedCommands:
             reply = (error_line(sliced.refusal(reply[0][1:-2])),)
         argv = sliced.request.argv
         command = client_command(argv)
+        self._delivery.caller = session  # a monitor sees its own EXEC behind the reply
         if reply.__class__ is LongReply:
             self._calls.account_later(session, command, argv, reply, sliced.nanoseconds)
             self._end(session)
         else:
             self.drop(session)
+        self._delivery.caller = None
         before = len(session.out)
         self._delivery.deliver_for(command, session, reply)
         if sliced.kept and session.long_reply is not None:

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.dispatch import client_command
+from riverbed.server.commands.dispatch import client_command, find_command
 from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.protocol.replies import NO_REPLY, Settled, settled_constant
 from riverbed.store.wire import Mix, Run
@@ -110,6 +110,8 @@ class SlowPath:
         command = self._admission.admit(session, argv)
         if isinstance(command, bytes):
             self._delivery.answer(session, command)
+            if self._monitors and find_command(argv) is self._exec:
+                self._monitors.feed(session, self._exec, argv)  # as in Redis: they see that the transaction is over
             return Turn.GOES_ON
         if session.transaction.queued is not None and not command.is_immediate:
             session.transaction.queue(argv, only_reads=command.only_reads)
@@ -125,13 +127,13 @@ class SlowPath:
         session.last_command = command.full_name
         self._delivery.caller = session
         reply = self._calls.call(session, command, argv, run)
-        self._delivery.caller = None
         is_sliced = reply.__class__ is SlicedCommand
         is_unfinished = is_sliced and reply.is_alone
         if is_sliced and command is self._exec:
             reply.is_shown = False  # monitors are shown a transaction behind its commands
         elif self._monitors:
-            self._monitors.feed(session, command, argv)
+            self._monitors.feed(session, command, argv)  # to this client behind the reply
+        self._delivery.caller = None
         if reply is not NO_REPLY:
             self._delivery.deliver_for(command, session, reply)
         if session.held_pushes and session.long_reply is None and not is_unfinished:

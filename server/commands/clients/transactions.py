@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from riverbed.server.commands.redaction import all_but_the_name
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
@@ -46,6 +47,7 @@ def multi(request: Request) -> Reply:
     _FLAGS | Flag.SKIP_SLOWLOG | Flag.IMMEDIATE | Flag.SHOWS_TABLES,
     since="1.2.0",
     summary="Runs the transaction.",
+    redact=all_but_the_name,  # there is none behind it, unless a line is mistyped
 )
 def exec_(request: Request) -> Reply:
     """EXEC -> the replies of the queued commands; null when a watched key has changed."""

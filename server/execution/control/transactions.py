@@ -169,7 +169,7 @@ class Transactions:
                 yield from self._check_queued(request.session, queued)
             if not keeps_queue:
                 self.discard(request.session)
-            yield from self._run_queued(request, queued, replies, noted, logged, keeps_queue=keeps_queue)
+            denied = yield from self._run_queued(request, queued, replies, noted, logged, keeps_queue=keeps_queue)
             if not logged.is_long:
                 reply = replies.reply()
                 logged.end()
@@ -198,7 +198,7 @@ class Transactions:
             failed = self._failures.fault(_exec(), error, mark)
             undone = self._answer_undone(replies, failed[0])
             return failed if undone is None else undone
-        self._stats.commands_processed += count
+        self._stats.commands_processed += count - denied
         return reply
 
     def _answer_undone(self, replies: TransactionReplies, line: bytes) -> Reply:
@@ -242,14 +242,17 @@ class Transactions:
         logged: LoggedTransaction,
         *,
         keeps_queue: bool,
-    ) -> Generator[Wish, None, None]:
-        """Run the commands, and end a turn when it has taken TURN_NS; the first `noted` are counted already."""
+    ) -> Generator[Wish, None, int]:
+        """Run the commands, and end a turn when it has taken TURN_NS; the first `noted` are counted already.
+
+        -> how many were denied.  As in Redis these are no calls, monitors are not shown them, and EXEC has failed.
+        """
         session, txn, clock = request.session, self._txn, time.perf_counter_ns
         ended = clock()
         end = ended + TURN_NS
         left = queued[:] if keeps_queue else queued  # the next one last: to free all at the end would take long
         left.reverse()
-        number = 0  # a transaction that runs again has no runs, which are not counted here
+        number = denied = 0  # a transaction that runs again has no runs, which are not counted here
         while left:
             if ended >= end:
                 self._end_turn(logged)
@@ -273,6 +276,15 @@ class Transactions:
             begun = ended
             if command.administers:
                 end = _NEVER
+            lasts = not command.rests_on_tables
+            denial = self._denial(request, command)
+            if denial is not None:
+                if counters is not None:
+                    self._count_denial(denial, is_first=not denied)
+                denied += 1
+                replies.add(encode(denial, session.resp), lasts=lasts)
+                ended = clock()
+                continue
             reply = self._call_queued(request, command, counters)
             taken = 0
             while reply.__class__ is SlicedCommand:
@@ -284,7 +296,6 @@ class Transactions:
                     end = begun + TURN_NS
                 reply = self._continue_queued(reply, replies, counters)
             txn.end_command()
-            lasts = not command.rests_on_tables
             is_made_later = False
             if reply.__class__ is LongReply:
                 is_made_later = replies.add_long(reply, lasts=lasts) and _is_short(command, argv)
@@ -299,6 +310,7 @@ class Transactions:
                     self._calls.timing.note(session, command, argv, taken + ended - begun)
                 if self._monitors:
                     self._monitors.feed(session, command, argv)
+        return denied
 
     def _append_run(
         self, request: Request, run: Neighbours, left: Requests, replies: TransactionReplies, logged: LoggedTransaction
@@ -331,14 +343,21 @@ class Transactions:
         logged.turn_over()
         self._txn.bound_caches()
 
+    def _denial(self, request: Request, command: Command) -> CommandError | None:
+        """Why one of the commands may not run any more."""
+        if self._txn.follows and command.flags & Flag.WRITE:
+            return CommandError(self._gate.no_writes)  # since a REPLICAOF earlier in the transaction
+        denial = denial_of(self._core, request.session, command, request.argv, in_transaction=True)
+        return None if denial is None else CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[denial.reason]))
+
+    def _count_denial(self, denial: CommandError, *, is_first: bool) -> None:
+        self._stats.count_error(denial.text)
+        if is_first:
+            self._stats.counters(_exec().full_name).failed += 1
+
     def _call_queued(self, request: Request, command: Command, counters: CommandCounters | None) -> Reply:
         """Begin one of the commands; a refusal is its reply."""
         try:
-            if self._txn.follows and command.flags & Flag.WRITE:
-                raise CommandError(self._gate.no_writes)  # since a REPLICAOF earlier in the transaction
-            denial = denial_of(self._core, request.session, command, request.argv, in_transaction=True)
-            if denial is not None:
-                raise CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[denial.reason]))
             return command.handler(request)
         except CommandError as error:
             return self._refusal(error, counters)
