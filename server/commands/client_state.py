@@ -138,15 +138,19 @@ class Transaction:
         self.only_reads = False
 
     def queue(self, argv: list[bytes], *, only_reads: bool) -> None:
-        """Keep a command for EXEC; whether it only reads."""
+        """Keep a command for EXEC, unless EXEC will not run it; whether it only reads."""
+        if self._is_in_vain:
+            return
         self.only_reads = self.only_reads and only_reads
         self._add(argv, 1, request_bytes(argv))
 
     def queue_run(self, run: Run | Mix) -> bool:
         """Keep a run of XADDs, or a mix with XACKs, for EXEC, unless that would keep a chunk of much else in memory.
 
-        -> whether it is kept.
+        -> whether it is kept, or need not be.
         """
+        if self._is_in_vain:
+            return True
         count, chunk = len(run), run.chunk
         size = _RUN_BYTES + _RUN_ENTRY_BYTES * count
         if chunk is not self._chunk:
@@ -157,6 +161,11 @@ class Transaction:
         self.only_reads = False
         self._add(run, count, size)
         return True
+
+    @property
+    def _is_in_vain(self) -> bool:
+        """Whether EXEC will be refused, or answer null."""
+        return self.has_failed or self.watch_broken
 
     def _add(self, request: Request, count: int, size: int) -> None:
         assert self.queued is not None

@@ -104,6 +104,7 @@ class Admission:
             else:
                 session.transaction.has_failed = True
         self._stats.count_error(error.text)
+        session.last_command = b"" if command is None else command.full_name
         if command is not None:
             self._stats.counters(command.full_name).rejected += 1
         return Settled(error_line(error.text))

@@ -77,6 +77,7 @@ class SlowPath:
         if not session.queues_runs or not isinstance(run, Run | Mix) or not session.transaction.queue_run(run):
             return False
         self._bound_queue(session)
+        session.last_command = b"xadd" if isinstance(run, Run) else run.request(len(run) - 1)[0].lower()
         self._stats.commands_processed -= len(run)  # they are not, before EXEC
         session.out.append(Settled(_QUEUED * len(run)))
         return True
@@ -92,6 +93,7 @@ class SlowPath:
         count = len(run)
         self._stats.commands_processed -= count  # they are not, before EXEC
         self._calls.account(session, self._multi, multi, 0)  # it takes no time of its own
+        session.last_command = self._exec.full_name
         session.out.append(_MULTI_QUEUED[count] if count < len(_MULTI_QUEUED) else Settled(_MULTI_OK + _QUEUED * count))
         return self._call(session, self._exec, _EXEC_WORDS, run)
 
@@ -113,6 +115,7 @@ class SlowPath:
             if self._monitors and find_command(argv) is self._exec:
                 self._monitors.feed(session, self._exec, argv)  # as in Redis: they see that the transaction is over
             return Turn.GOES_ON
+        session.last_command = command.full_name
         if session.transaction.queued is not None and not command.is_immediate:
             session.transaction.queue(argv, only_reads=command.only_reads)
             self._bound_queue(session)
@@ -124,7 +127,6 @@ class SlowPath:
         return self._call(session, command, argv)
 
     def _call(self, session: Session, command: Command, argv: list[bytes], run: Neighbours | None = None) -> Turn:
-        session.last_command = command.full_name
         self._delivery.caller = session
         reply = self._calls.call(session, command, argv, run)
         is_sliced = reply.__class__ is SlicedCommand

@@ -20,7 +20,7 @@ def describe(
     of fixed size, threads) is 0.
     """
     peer = session.peer
-    queued = session.transaction.queued
+    is_in_multi = in_transaction or session.transaction.queued is not None
     query_bytes = session.input.unread_bytes + session.input.pending_bytes
     queued_bytes = session.transaction.queued_bytes
     words_bytes = session.taken_bytes + sum(map(len, argv or ()))
@@ -39,7 +39,7 @@ def describe(
         (b"sub", b"%d" % len(session.subscriptions.channels)),
         (b"psub", b"%d" % len(session.subscriptions.patterns)),
         (b"ssub", b"%d" % len(session.subscriptions.shard_channels)),
-        (b"multi", b"%d" % (-1 if queued is None else session.transaction.queued_count)),
+        (b"multi", b"%d" % (session.transaction.queued_count if is_in_multi else -1)),
         (b"watch", b"%d" % session.transaction.watched_keys),
         (b"qbuf", b"%d" % query_bytes),
         (b"qbuf-free", b"0"),

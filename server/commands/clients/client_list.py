@@ -98,5 +98,5 @@ def _list_named(request: Request) -> Work:
 def _describe(request: Request, session: Session) -> bytes:
     """The line of a client, which may be the one that asks."""
     argv = request.argv if session is request.session else None
-    name = b"|".join(request.argv[:2]).lower() if argv else b""
+    name = b"|".join(request.argv[:2]).lower() if argv and not request.in_transaction else b""  # else it is EXEC
     return describe(session, request.now_ms, argv, name, in_transaction=request.in_transaction and argv is not None)

@@ -143,6 +143,7 @@ class Transactions:
         finally:
             if session.transaction.queued is not None:
                 self.discard(session)
+            session.transaction.queued_count = 0
 
     def _collect_replies(self, session: Session, view: View | None, *, may_restart: bool) -> TransactionReplies:
         count = session.transaction.queued_count
@@ -169,6 +170,7 @@ class Transactions:
                 yield from self._check_queued(request.session, queued)
             if not keeps_queue:
                 self.discard(request.session)
+                request.session.transaction.queued_count = count  # CLIENT INFO shows it until the end
             denied = yield from self._run_queued(request, queued, replies, noted, logged, keeps_queue=keeps_queue)
             if not logged.is_long:
                 reply = replies.reply()

@@ -1,0 +1,102 @@
+"""What CLIENT LIST tells of commands that are queued, refused, or fail: the same as Redis, at every moment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.raw import RawClient, parse
+from tests.support.servers import RedisServer, RiverbedServer
+
+OTHER = "(other)"  # before what another client sends
+# Each is sent by one client, a line at a time; `%` separates lines.
+SCRIPTS = {
+    "executed": "PING % XLEN a % XADD s 1-1 f v % XADD s 1-1 f v % XADD s 0 f v % xlen s",
+    "refused": "XLEN % NONSENSE % PING % XLEN a b % CLIENT % CLIENT NONSENSE % CLIENT ID x % client % nonsense % ping",
+    "transaction": "MULTI % PING % XLEN a % XADD s 5-1 f v % EXEC % PING",
+    "neighbours": "MULTI % XADD s 7-1 f v % XADD s 8-1 f v % XACK s g 1-1 % EXEC",
+    "discarded": "MULTI % XLEN a % PING % DISCARD % DISCARD",
+    "queued error": "MULTI % XLEN a % NONSENSE % XLEN % PING % XADD s 9-1 f v % EXEC % PING",
+    "failing inside": "MULTI % XADD s 0 f v % XADD s 1-1 f v % XLEN s % EXEC",
+    "nested": "MULTI % MULTI % WATCH a % XLEN s % EXEC",
+    "not in a transaction": "MULTI % MONITOR % SUBSCRIBE x % EXEC",
+    "watched key that changed": "WATCH w % (other) XADD w 1-1 f v % MULTI % PING % XADD s 1-1 f v % EXEC % PING % EXEC",
+    "EXEC of too many words": "EXEC x % MULTI % PING % EXEC x % PING",
+    "subscriber": "SUBSCRIBE x % XLEN a % PING % UNSUBSCRIBE % XLEN a",
+    "rights": "AUTH ann pw % XADD a 1-1 f v % XLEN a % MULTI % XLEN a % XADD a 1-1 f v % EXEC % XLEN b % XLEN a",
+    "rights to EXEC lost": "AUTH ann pw % MULTI % XLEN a % (other) ACL SETUSER ann -exec % EXEC % PING",
+    "rights lost": "AUTH ann pw % MULTI % XLEN a % PING % XLEN a % (other) ACL SETUSER ann -xlen % EXEC % XLEN a",
+    "read-only replica": "(other) REPLICAOF 127.0.0.1 1 % XADD a 1-1 f v % MULTI % XADD a 1-1 f v % XLEN a % EXEC",
+    "replicas lack": "MULTI % XADD a 1-1 f v % (other) CONFIG SET min-replicas-to-write 1 % EXEC % XADD a 1-1 f v",
+    "logins": "AUTH x y % HELLO 2 % HELLO 9 % AUTH % RESET % PING",
+    "administration": "CONFIG SET nosuch 1 % CONFIG NOSUCH % CONFIG % CLIENT KILL x y % SELECT 99999 % WAIT x 0",
+    "groups": "XGROUP CREATE q g $ % XREADGROUP GROUP h c STREAMS q > % XACK q g x % XINFO STREAM no % XINFO",
+}
+FIELDS = ("cmd", "multi", "flags", "db", "sub", "psub", "user", "resp")
+
+
+@pytest.fixture(autouse=True)
+def _as_before(server: RiverbedServer, oracle: RedisServer) -> Iterator[None]:
+    """Both servers are primaries that need no replica."""
+    yield
+    for each in (server, oracle):
+        with each.client() as client:
+            client.ask("REPLICAOF", "NO", "ONE")
+            client.ask("CONFIG", "SET", "min-replicas-to-write", 0)
+            client.ask("ACL", "DELUSER", "ann")
+
+
+def line_of(other: RawClient, number: int) -> dict[str, str]:
+    """Some fields of a client's line."""
+    lines = parse(other.ask("CLIENT", "LIST", "ID", number)).text.decode().split()
+    fields = dict(field.split("=", 1) for field in lines)
+    return {name: fields[name] for name in FIELDS}
+
+
+def told(server: RiverbedServer | RedisServer, script: str) -> list[object]:
+    """What the servers tell of the client behind each line of a script."""
+    with server.client() as other, server.client() as client:
+        other.ask("FLUSHALL")
+        other.ask("ACL", "SETUSER", "ann", "on", ">pw", "~a", "+@read", "+@connection", "+@transaction")
+        number = int(client.ask("CLIENT", "ID")[1:])
+        seen: list[object] = []
+        for line in script.split(" % "):
+            by = other if line.startswith(OTHER) else client
+            by.ask(*line.removeprefix(OTHER).split())
+            seen.append((line, line_of(other, number)))
+        return seen
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_line_of_the_client_is_that_of_redis(server: RiverbedServer, oracle: RedisServer, name: str) -> None:
+    assert told(server, SCRIPTS[name]) == told(oracle, SCRIPTS[name])
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_line_behind_a_pipeline_is_that_of_redis(server: RiverbedServer, oracle: RedisServer, name: str) -> None:
+    """The commands of the client arrive together, so that they are run together."""
+    lines = [line.split() for line in SCRIPTS[name].split(" % ") if not line.startswith(OTHER)]
+    found = []
+    for each in (server, oracle):
+        with each.client() as other, each.client() as client:
+            other.ask("FLUSHALL")
+            other.ask("ACL", "SETUSER", "ann", "on", ">pw", "~a", "+@read", "+@connection", "+@transaction")
+            number = int(client.ask("CLIENT", "ID")[1:])
+            client.pipeline(lines)
+            found.append(line_of(other, number))
+    assert found[0] == found[1]
+
+
+def test_a_client_that_asks_inside_of_exec_sees_itself_as_in_redis(server: RiverbedServer, oracle: RedisServer) -> None:
+    for words in (["CLIENT", "INFO"], ["CLIENT", "LIST"]):
+        found = []
+        for each in (server, oracle):
+            with each.client() as client:
+                client.pipeline([["MULTI"], ["PING"], words, ["XADD", "s", "*", "f", "v"]])
+                reply = client.ask("EXEC")
+                found.append(re.findall(rb"(?:cmd|multi|flags)=\S+", reply.split(b"flags=x")[1]))
+                client.ask("DISCARD")
+                assert re.findall(rb"multi=\S+", client.ask("CLIENT", "INFO")) == [b"multi=-1"]
+        assert found[0] == found[1] == [b"multi=3", b"cmd=exec"]
