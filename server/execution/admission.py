@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
+# Queued commands that are checked in one turn: EXEC is refused before it runs, or with more of them while it does.
+CHECKED: Final = 1000
 NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
@@ -52,6 +54,9 @@ class Admission:
             self.check(session, command, argv)
             if session.is_confined and not command.flags & Flag.SUBSCRIBER:
                 raise CommandError(CONFINED % command.full_name)
+            queued = session.transaction.queued
+            if queued and self._gate.refuses_writes and command.name == b"EXEC" and len(queued) <= CHECKED:
+                self._check_all(session, queued)
         except CommandError as error:
             return self._rejected(session, command, error)
         return command
@@ -83,15 +88,17 @@ class Admission:
     def check_queued(self, session: Session, queued: Requests) -> None:
         """Raise CommandError when the gate refuses one of these queued commands by now, so that none of them runs."""
         reason = None
-        for request in queued:
-            try:
-                for argv in _one_of_each(request):
-                    self.check(session, client_command(argv), argv, is_allowed=True)  # EXEC looks at each again
-            except CommandError as error:
-                reason = error.text
-                break
+        try:
+            self._check_all(session, queued)
+        except CommandError as error:
+            reason = error.text
         if reason is not None:
             raise CommandError(EXECABORT_BECAUSE % reason)
+
+    def _check_all(self, session: Session, queued: Requests) -> None:
+        for request in queued:
+            for argv in _one_of_each(request):
+                self.check(session, client_command(argv), argv, is_allowed=True)  # EXEC looks at each again
 
     def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
         """The error line of a request that is refused before it runs."""
@@ -103,6 +110,7 @@ class Admission:
                 error = CommandError(EXECABORT_BECAUSE % error.text.removeprefix(b"ERR "))
             else:
                 session.transaction.has_failed = True
+        self._stats.commands_processed -= 1
         self._stats.count_error(error.text)
         session.last_command = b"" if command is None else command.full_name
         if command is not None:

@@ -16,6 +16,7 @@ from riverbed.server.commands.dispatch import append_commands, client_command
 from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
+from riverbed.server.execution.admission import CHECKED
 from riverbed.server.execution.calls import shown_words
 from riverbed.server.execution.control.logged_lines import LoggedTransaction
 from riverbed.server.execution.control.spool import SpoolError, SpoolSpace
@@ -58,7 +59,6 @@ _BECAUSE: Final = {
 TURN_NS = 5_000_000
 _NEVER: Final = 1 << 62
 _KEPT_BYTES: Final = 1000  # of a command whose reply is read from a view; with more it is not timed while it is sent
-_CHECKED: Final = 1000  # commands whose right to run is checked in one turn
 
 
 class _Begun:
@@ -166,7 +166,7 @@ class Transactions:
                 replies.release()
                 return (Settled(encode(NULL_ARRAY, request.session.resp)),)
             count = request.session.transaction.queued_count
-            if self._gate.refuses_writes:
+            if self._gate.refuses_writes and len(queued) > CHECKED:  # else it is checked by now
                 yield from self._check_queued(request.session, queued)
             if not keeps_queue:
                 self.discard(request.session)
@@ -230,10 +230,10 @@ class Transactions:
 
     def _check_queued(self, session: Session, queued: Requests) -> Generator[Wish, None, None]:
         """Raise CommandError when one of the commands may not run by now."""
-        for first in range(0, len(queued), _CHECKED):
+        for first in range(0, len(queued), CHECKED):
             if first:
                 yield Wish.ALONE
-            self._admission.check_queued(session, queued[first : first + _CHECKED])
+            self._admission.check_queued(session, queued[first : first + CHECKED])
 
     def _run_queued(
         self,

@@ -1,4 +1,4 @@
-"""What CLIENT LIST tells of commands that are queued, refused, or fail: the same as Redis, at every moment."""
+"""What CLIENT LIST and INFO tell of commands that are queued, refused, or fail: the same as Redis, at every moment."""
 
 from __future__ import annotations
 
@@ -55,27 +55,46 @@ def line_of(other: RawClient, number: int) -> dict[str, str]:
     return {name: fields[name] for name in FIELDS}
 
 
+def counts(other: RawClient) -> dict[str, str]:
+    """What INFO says of commands and errors, but for what this asks itself."""
+    found = {}
+    for line in parse(other.ask("INFO", "everything")).text.decode().split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.startswith("cmdstat_"):
+            found[name] = re.sub(r"usec=\d+,usec_per_call=[\d.]+,", "", value)
+        elif name.startswith("latency_percentiles_usec_"):
+            found[name] = ""
+        elif name.startswith("errorstat_") or name in ("total_error_replies", "total_commands_processed"):
+            found[name] = value
+    return found
+
+
 def told(server: RiverbedServer | RedisServer, script: str) -> list[object]:
-    """What the servers tell of the client behind each line of a script."""
+    """What the servers tell behind each line of a script."""
     with server.client() as other, server.client() as client:
         other.ask("FLUSHALL")
         other.ask("ACL", "SETUSER", "ann", "on", ">pw", "~a", "+@read", "+@connection", "+@transaction")
         number = int(client.ask("CLIENT", "ID")[1:])
+        other.ask("CONFIG", "RESETSTAT")
         seen: list[object] = []
         for line in script.split(" % "):
             by = other if line.startswith(OTHER) else client
             by.ask(*line.removeprefix(OTHER).split())
-            seen.append((line, line_of(other, number)))
+            seen.append((line, line_of(other, number), counts(other)))
         return seen
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_line_of_the_client_is_that_of_redis(server: RiverbedServer, oracle: RedisServer, name: str) -> None:
+def test_the_counts_and_the_line_of_the_client_are_those_of_redis(
+    server: RiverbedServer, oracle: RedisServer, name: str
+) -> None:
     assert told(server, SCRIPTS[name]) == told(oracle, SCRIPTS[name])
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_line_behind_a_pipeline_is_that_of_redis(server: RiverbedServer, oracle: RedisServer, name: str) -> None:
+def test_the_counts_behind_a_pipeline_are_those_of_redis(
+    server: RiverbedServer, oracle: RedisServer, name: str
+) -> None:
     """The commands of the client arrive together, so that they are run together."""
     lines = [line.split() for line in SCRIPTS[name].split(" % ") if not line.startswith(OTHER)]
     found = []
@@ -84,8 +103,9 @@ def test_the_line_behind_a_pipeline_is_that_of_redis(server: RiverbedServer, ora
             other.ask("FLUSHALL")
             other.ask("ACL", "SETUSER", "ann", "on", ">pw", "~a", "+@read", "+@connection", "+@transaction")
             number = int(client.ask("CLIENT", "ID")[1:])
+            other.ask("CONFIG", "RESETSTAT")
             client.pipeline(lines)
-            found.append(line_of(other, number))
+            found.append((line_of(other, number), counts(other)))
     assert found[0] == found[1]
 
 
