@@ -78,6 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"logfile: {error.filename}: {error.strerror}")
     if not config.unixsocket and not ((config.port or config.tls_port) and config.bind):
         return _complain("nothing to listen on: give a port or tls-port and an address to bind, or a unixsocket")
+    if not config.dir.parent.is_dir():  # a misspelled path, or a disk that is not mounted
+        return _complain(f"dir: {config.dir} cannot be made: there is no directory {config.dir.parent}")
     log.info("riverbed-server %s, pid %d, data in %s", VERSION, os.getpid(), config.dir)
     if not wire.IS_NATIVE:
         log.info("without the native module, which a C compiler would have built: requests are read more slowly")

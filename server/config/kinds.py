@@ -119,6 +119,7 @@ AnySetting = Setting[Any]
 class Integer(Setting[int]):
     usual_maximum = INT_MAX
     usual_unit = ""
+    noun = "number"
 
     def __init__(
         self,
@@ -147,9 +148,16 @@ class Integer(Setting[int]):
             )
         return value
 
+    def bounds_missed(self, word: str) -> str:
+        """What is wrong with a word that has been refused, for a person; CONFIG SET has Redis's words."""
+        least, most = self.render(self.minimum), self.render(self.maximum)
+        return f"{word!r} is no {self.noun} between {least} and {most}" if least != most else f"{word!r} is not {least}"
+
 
 class Octal(Integer):
     """Permission bits."""
+
+    noun = "octal number"
 
     def parse_word(self, word: str) -> int:
         if not _OCTAL.fullmatch(word):
@@ -165,6 +173,7 @@ class Memory(Integer):
 
     usual_maximum = LLONG_MAX
     usual_unit = "bytes"
+    noun = "number of bytes"
 
     def parse_word(self, word: str) -> int:
         return self.check_bounds(parse_memory(word))
@@ -175,6 +184,8 @@ class Memory(Integer):
 
 class MemoryOrPercent(Memory):
     """Bytes, or a share of the machine's memory: -5 is 5%, as in Redis."""
+
+    noun = "percentage up to 100, and no number of bytes"
 
     def parse_word(self, word: str) -> int:
         percent = _PERCENT.fullmatch(word)

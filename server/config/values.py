@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from riverbed.server.config.file import Directive
-from riverbed.server.config.kinds import AnySetting, BadValueError, Section
+from riverbed.server.config.kinds import AnySetting, BadValueError, Integer, Section
 from riverbed.server.config.settings import GUARDS, SETTINGS, USER_LINE, WITHOUT_MEANING, find_setting
 from riverbed.store.format.text import split_text
 
@@ -119,4 +119,5 @@ def parse(setting: AnySetting, words: list[str], current: Any, place: str = "") 
     try:
         return setting.parse(words, current)
     except BadValueError as error:
-        raise ConfigError(setting.name, str(error), place) from None
+        reason = setting.bounds_missed(words[0]) if place and isinstance(setting, Integer) and len(words) == 1 else ""
+        raise ConfigError(setting.name, reason or str(error), place) from None

@@ -95,7 +95,11 @@ def test_the_reference_of_the_native_module_runs_where_it_is_wanted(tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--port", "abc"), "command line: port: argument couldn't be parsed into an integer"),
+        (("--port", "abc"), "command line: port: 'abc' is no number between 0 and 65535"),
+        (
+            ("--dir", "/nonexistent/riverbed"),
+            "dir: /nonexistent/riverbed cannot be made: there is no directory /nonexistent",
+        ),
         (("--nosuch", "1"), "command line: nosuch: there is no such setting"),
         (("--port", "0"), "nothing to listen on: give a port or tls-port and an address to bind, or a unixsocket"),
         (("/nonexistent/riverbed.conf",), "/nonexistent/riverbed.conf: No such file or directory"),
@@ -112,7 +116,7 @@ def test_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
     assert start_in_vain(path) == (
         1,
         "",
-        f"riverbed-server: {path}:2: port: argument couldn't be parsed into an integer\n",
+        f"riverbed-server: {path}:2: port: '1x' is no number between 0 and 65535\n",
     )
 
 
