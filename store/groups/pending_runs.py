@@ -45,7 +45,7 @@ from riverbed.store.format.pending import (
 )
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables.damage.sound import SoundStretches, sound_stretch
-from riverbed.store.tables.ranges import require_place, seek, seek_below
+from riverbed.store.tables.ranges import ordered_rows, require_place, seek, seek_below
 
 if TYPE_CHECKING:
     import lmdb
@@ -316,12 +316,13 @@ class PendingRuns:
         first, last = pack_id(start), pack_id(end)
         low = prefix + first
         size = 2
-        cursor = self._rows("pel_by_consumer")
-        if cursor.prev() if seek(cursor, low) else cursor.last():
-            self._require_foreign(cursor.key(), consumer_no)
-        while seek(cursor := self._rows("pel_by_consumer"), low):
-            chunk = list(islice(cursor.iternext(values=False), size))
-            for key in chunk:
+        before, chunk = ordered_rows(self._rows("pel_by_consumer"), low, size)
+        if before is not None and before[0].startswith(prefix):
+            self._require_own(before[0], consumer_no)
+        elif before is not None:
+            self._require_foreign(before[0], consumer_no)
+        while chunk:
+            for key, _ in chunk:
                 if not key.startswith(prefix):
                     self._require_foreign(key, consumer_no)
                     return
@@ -334,7 +335,7 @@ class PendingRuns:
             if len(chunk) < size:
                 return
             size = _CHUNK
-            low = chunk[-1] + b"\0"
+            _, chunk = ordered_rows(self._rows("pel_by_consumer"), chunk[-1][0] + b"\0", size)
 
     def _listed(self, key: bytes, consumer_no: int) -> Run | None:
         """The run that a key of a consumer's list leads to.  Raises DamagedRowError when it leads to none."""
@@ -347,6 +348,12 @@ class PendingRuns:
         if self._txn.cursor("pel_by_consumer").set_key(key):
             raise DamagedRowError("a key in a consumer's list of pending entries")
         return self._run_for(last)  # the list has changed since the key was read
+
+    def _require_own(self, key: bytes, consumer_no: int) -> None:
+        """Raise DamagedRowError if a key of a consumer's list leads to none of its runs."""
+        runs = self._txn.cursor("pel")
+        if not runs.set_key(self._prefix + last_in_key(key)) or owner_of_run(runs.value()) != consumer_no:
+            raise DamagedRowError("a key in a consumer's list of pending entries")
 
     def _require_foreign(self, key: bytes, consumer_no: int) -> None:
         """Raise DamagedRowError if a key beside those of a consumer's list is one of these, but for a flipped bit."""
@@ -381,10 +388,10 @@ class PendingRuns:
     def _places(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
         """As `by_time`, with None for each dead run."""
         low = after + b"\0" if after else self._prefix
-        if not after and seek_below(cursor := self._rows("pel_by_time"), low):
-            self._require_foreign_place(*cursor.item())
-        while seek(cursor := self._rows("pel_by_time"), low):
-            chunk = list(islice(cursor.iternext(), _CHUNK))
+        before, chunk = ordered_rows(self._rows("pel_by_time"), low, _CHUNK)
+        if not after and before is not None:
+            self._require_foreign_place(*before)
+        while chunk:
             for key, value in chunk:
                 if not key.startswith(self._prefix):
                     self._require_foreign_place(key, value)
@@ -393,7 +400,7 @@ class PendingRuns:
                 yield key, run if run is not None and self._lives(run.consumer_no) else None
             if len(chunk) < _CHUNK:
                 return
-            low = chunk[-1][0] + b"\0"
+            _, chunk = ordered_rows(self._rows("pel_by_time"), chunk[-1][0] + b"\0", _CHUNK)
 
     def _require_foreign_place(self, key: bytes, value: bytes) -> None:
         """Raise DamagedRowError if a key beside those of the group is one of them, but for a flipped bit."""

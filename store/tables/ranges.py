@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice, takewhile
+from operator import ge
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from riverbed.store.errors import DamagedRowError
@@ -290,6 +291,28 @@ def seek(cursor: AnyCursor, low: bytes, check: Callable[[Any, Any], object] | No
         if bytes(cursor.key()) >= low:
             raise out_of_order()
     return found and (cursor.first() if is_first else cursor.next())
+
+
+def ordered_rows(cursor: lmdb.Cursor[bytes], low: bytes, most: int) -> tuple[Row | None, list[Row]]:
+    """-> (the row before `low`, up to `most` rows from `low` on).  Raises DamagedRowError.
+
+    For tables without checksums: a flipped bit in a key of a page has a search for another one pass over rows.  The key
+    is out of order then, among the two rows before `low` and those up to the one behind the last.
+    """
+    before = 0
+    if cursor.set_range(low):
+        while before < 2 and cursor.prev():
+            before += 1
+    elif cursor.last():
+        before = 1 + cursor.prev()
+    else:
+        return None, []
+    rows = list(islice(cursor.iternext(), before + most + 1))
+    keys = [key for key, _ in rows]
+    is_misled = (before > 0 and keys[before - 1] >= low) or (before < len(keys) and keys[before] < low)
+    if is_misled or any(map(ge, keys, keys[1:])):
+        raise out_of_order()
+    return rows[before - 1] if before else None, rows[before : before + most]
 
 
 def seek_last(cursor: AnyCursor, high: bytes) -> bool:

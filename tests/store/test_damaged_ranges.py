@@ -165,6 +165,47 @@ def _walks(store: Store, group_no: int, start: StreamID) -> Iterator[tuple[str, 
             continue
 
 
+@pytest.mark.parametrize("table", ["pel_by_consumer", "pel_by_time"])
+def test_a_list_of_pending_entries_with_a_flipped_bit_in_a_key_is_right_or_an_error(tmp_path: Path, table: str) -> None:
+    """Nothing was written beside it: the list has all of its keys, and a search may pass over some."""
+    count = 60
+    store = Store(tmp_path)
+    store.fill(b"s", count)
+    for number in range(count):
+        store.deliver(b"s", 1, consumer="AB"[number % 2])
+        store.clock.now_ms += 1
+    store.checkpoint()
+    group = store.groups(b"s").get(b"g")
+    assert group is not None
+    right = errors = 0
+    for key in list(store.txn.cursor(table).iternext(values=False))[::3]:
+        for bit in (*range(64, 72), 88, 101, 127, 128, 130, 160):
+            with _flipped(tmp_path / STATE_DIRECTORY / DATA_NAME, key, bit):
+                for start in (1, 2, 25, count):
+                    try:
+                        found = list(_listed(store, group.group_no, table, start))
+                    except DamagedRowError:
+                        errors += 1
+                        continue
+                    step = 2 if table == "pel_by_consumer" else 1
+                    assert found == list(range(start, count + 1, step)), (key.hex(), bit, start)
+                    right += 1
+    assert errors > 100 and (right > 100 or table == "pel_by_time")
+    store.txn.log.clear()
+    store.engine.abandon()
+
+
+def _listed(store: Store, group_no: int, table: str, start: int) -> Iterator[int]:
+    """The pending entries of a consumer from one of its own on, or those of the group in the order of their times."""
+    pending = PendingRuns(store.txn, group_no, lambda number: True)
+    if table == "pel_by_consumer":
+        runs = list(pending.owned(2 - start % 2, sid(f"{start}-0"), MAX_ID))
+    else:
+        runs = [run for _, run in pending.by_time(b"")][start - 1 :]
+    for run in runs:
+        yield int.from_bytes(run.last[:8], "big")
+
+
 def test_a_key_of_another_length_is_damage() -> None:
     with pytest.raises(DamagedRowError):
         bare_row(bytes(25), b"$3\r\n0-1\r\n*0\r\n")
