@@ -62,7 +62,9 @@ Part: TypeAlias = bytes | Shown | ShownRange
 class Room:
     """How much memory the reply to one command may still take, and the view that the rest of it is read from."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *, is_of_read: bool = False) -> None:
+        """`is_of_read` if the command changes nothing."""
+        self._is_of_read = is_of_read
         self.request = request
         self.left = request.room  # bytes, None without a limit
         self.view: View | None = None
@@ -80,7 +82,7 @@ class Room:
     def reply(self, parts: list[Part]) -> Reply:
         """The reply whose RESP is `parts`, sent piece by piece when it is long."""
         if self.view is not None:
-            return LongReply(_pieces(parts), self.view.hold())
+            return LongReply(_pieces(parts), self.view.hold(), is_of_read=self._is_of_read)
         return in_pieces(self.request, cast("list[bytes]", parts))
 
 

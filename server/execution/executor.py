@@ -92,9 +92,9 @@ class Executor:
         core, gate, events = self.context, self.gate, self.events
         departures = Departures(self._loop, core.clock.monotonic)
         self.watches = Watches(departures.begin)
-        self.outbox = Outbox(core, self, events)
         delivery = Delivery(core.clock.monotonic, self.flush)
         self.failures = Failures(core, self, gate, delivery, events)
+        self.outbox = Outbox(core, self, self.failures)
         calls = Calls(core, no_session, self.failures)
         self.timing = calls.timing
         self.blocking = Blocking(core, self, calls, delivery, self.watches)

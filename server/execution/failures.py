@@ -135,6 +135,13 @@ class Failures:
             self.roll_back(mark)
         return self.refused(command, CommandError(text))
 
+    def broken_off(self, error: Exception) -> bytes:
+        """Have damage mended that a long reply has met; -> the text of its error, empty if it was something else."""
+        if not isinstance(error, TABLE_DAMAGE):
+            return b""
+        self.damage_met()
+        return CommandError(self._repair_reason(error)).text
+
     def _report_bug(self, what: str, error: Exception) -> None:
         """Log the error with its traceback, at most one a minute: a client may be able to cause very many."""
         now_s = self._core.clock.monotonic()

@@ -11,12 +11,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.errors import TABLE_DAMAGE
+from riverbed.server.protocol.encode import error_line
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.ticks import Events, Turns
+    from riverbed.server.execution.failures import Failures
+    from riverbed.server.execution.ticks import Turns
     from riverbed.server.protocol.replies import LongReply
 
 log = logging.getLogger("riverbed")
@@ -31,13 +32,13 @@ _LARGE_BYTES: Final = 4 << 10
 class Outbox:
     """The replies of one server that may leave."""
 
-    def __init__(self, core: Core, turns: Turns, events: Events) -> None:
+    def __init__(self, core: Core, turns: Turns, failures: Failures) -> None:
         self.turn_s = TURN_S
         self.few = _FEW
         self._stats = core.stats
         self._monotonic = core.clock.monotonic
         self._turns = turns
-        self._events = events
+        self._failures = failures
         self._loop = asyncio.get_running_loop()
         self._late: dict[Session, list[bytes]] = {}  # in the order in which their turns come
         self._drain_due = False
@@ -184,23 +185,28 @@ class Outbox:
             piece = reply.next_piece()
         except Exception as error:  # the tables were replaced, or a row is damaged
             log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
-            if isinstance(error, TABLE_DAMAGE):
-                for mend in self._events.damaged:
-                    mend()
-            session.end_long_reply()
-            session.peer.abort()
-            return
+            refusal = self._failures.broken_off(error)
+            if not refusal or not reply.is_of_read or reply.has_begun:
+                session.end_long_reply()
+                session.peer.abort()
+                return
+            self._stats.count_error(refusal)
+            self._send_piece(session, error_line(refusal))
+            piece = None
         if piece is None:
             session.end_long_reply()
             session.release_pushes()
         elif piece:  # else the reply has only ended a turn
             reply.note_piece(len(piece), self._monotonic())
-            session.bytes_out += len(piece)
-            self._stats.bytes_out += len(piece)
-            session.send(piece)
+            self._send_piece(session, piece)
         # the rest comes with the next tick, unless the client is congested by now
         if not session.congested:
             self._turns.flush(session)
+
+    def _send_piece(self, session: Session, piece: bytes) -> None:
+        session.bytes_out += len(piece)
+        self._stats.bytes_out += len(piece)
+        session.send(piece)
 
 
 def _send_now(session: Session) -> int:

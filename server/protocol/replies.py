@@ -154,6 +154,9 @@ class LongReply:
     # the whole reply.
     undo: Callable[[bytes], None] | None = None
     kept: bytes = b""  # as of a Conclusion
+    # The command has changed nothing, so that an error may take the place of the whole reply while none of it is sent.
+    is_of_read: bool = False
+    has_begun: bool = False  # a piece was sent
     nanoseconds: int = 0  # that the server has worked for the command, see `next_piece`
     on_close: Callable[[int], None] | None = None  # called once, with these nanoseconds
     _taken: int = 0  # bytes since `progress_s`
@@ -168,6 +171,7 @@ class LongReply:
 
     def note_piece(self, size: int, now_s: float) -> None:
         """Count a piece that was sent."""
+        self.has_begun = True
         self._taken += size
         if self._taken >= PROGRESS_BYTES:
             self._taken = 0

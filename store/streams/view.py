@@ -10,9 +10,9 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.entries import bare_values, size_of_bare, verified_size
-from riverbed.store.format.streams import NodeRow, id_in_key, packed_id_in
+from riverbed.store.format.streams import NodeRow, decode_stream_prefix, id_in_key, packed_id_in
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.tables import ranges
 from riverbed.store.tables.ranges import seek
@@ -209,8 +209,8 @@ class StreamView:
                 size += len(head) + length + len(tail)
         yield b"".join(parts)
 
-    def _lacks_entries(self) -> CorruptionError:
-        return CorruptionError(str(self._view.tables.path), None, "a stream has fewer entries than it counts")
+    def _lacks_entries(self) -> DamagedRowError:
+        return DamagedRowError("an entry", decode_stream_prefix(self._prefix))
 
 
 def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bool:

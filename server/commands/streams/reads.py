@@ -91,7 +91,7 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
 
 def _long_range(start: StreamID, end: StreamID, count: int | None, reverse: bool, request: Request) -> Work:
     """A range that is too long for memory, as of the view."""
-    room = Room(request)
+    room = Room(request, is_of_read=True)
     view = yield from room.wait_for_view()
     stream = request.db.stream(request.argv[1], request.now_ms)
     if stream is None:
@@ -236,7 +236,7 @@ def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) ->
 
     Some `$` may not be resolved yet.
     """
-    room = Room(request)
+    room = Room(request, is_of_read=True)
     view = yield from room.wait_for_view()
     shown: list[tuple[bytes, StreamView | None, StreamID]] = []
     for key, word in zip(options.keys, resolved, strict=True):

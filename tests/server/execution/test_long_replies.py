@@ -14,6 +14,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.environment import MAX_READERS
 from tests.support.raw import RawClient, encode
 from tests.support.servers import RedisServer, RiverbedServer, free_port
@@ -461,3 +462,27 @@ def test_a_client_that_wants_no_reply_gets_no_long_one(server: RiverbedServer) -
         client.send("XRANGE", "s", "-", "+")
         assert client.ask("CLIENT", "REPLY", "ON") == b"+OK\r\n"
         assert info(client, "riverbed_views") == 0
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ask", [("XRANGE", "s", "-", "+"), ("XREVRANGE", "s", "+", "-"), ("XREAD", "STREAMS", "s", "0")]
+)
+def test_a_long_reply_that_begins_with_a_damaged_entry_is_an_error(tmp_path: Path, ask: tuple[str, ...]) -> None:
+    settings = {"appendfsync": "everysec", "auto-repair": "no"}
+    with RiverbedServer(tmp_path / "data", tmp_path / "logs", settings) as server, server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "x" * (3 * MIB))
+        assert client.ask("SAVE") == b"+OK\r\n"
+        path = tmp_path / "data" / STATE_DIRECTORY / DATA_NAME
+        with path.open("r+b") as file:
+            file.seek(path.read_bytes().find(b"x" * MIB) + MIB)
+            file.write(b"y")
+        damaged = b'-ERR entry 1-1 of key "s" in database 0 is damaged: its checksum does not fit'
+        assert client.ask(*ask).startswith(damaged)
+        assert client.ask("PING") == b"+PONG\r\n"
+        assert client.ask("EXISTS", "s") == b":1\r\n"
+        client.pipeline([("MULTI",), ("XADD", "t", "1-1", "f", "v"), ask])
+        assert client.ask("EXEC").startswith(damaged)
+        assert client.ask("EXISTS", "t") == b":0\r\n"
