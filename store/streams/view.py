@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from operator import ge
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.entries import bare_values, size_of_bare, verified_size
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 128 << 10
 # The number of entries that are added to a piece at a time if all entries are small.
 _FEW_ENTRIES: Final = 64
+# Bytes of a row whose checksum takes 0.1 ms.
+_VERY_LONG: Final = 1 << 20
 # The number of nodes, or keys, that a slice of counting reads: half a millisecond.
 _SLICE_ROWS: Final = 1000
 
@@ -90,26 +93,58 @@ class StreamView:
             yield self._tail_first_id, self._tail_live
 
     def _count_keys(self, start: StreamID, end: StreamID) -> Generator[None, None, int]:
+        """The number of entries in a part of a node.  Raises DamagedRowError."""
         cursor = self._view.new_cursor("entries")
+        low, high = self._prefix + pack_id(start), self._prefix + pack_id(end)
+        self._require_own_ends(low, high)
         total = 0
-        if seek(cursor, self._prefix + pack_id(start)):
-            high = self._prefix + pack_id(end)
+        if seek(cursor, low):
             keys = cursor.iternext(values=False)
             while chunk := list(islice(keys, _SLICE_ROWS)):
+                if any(map(ge, chunk, chunk[1:])):
+                    raise ranges.out_of_order()
                 if chunk[-1] > high:
                     return total + sum(map(high.__ge__, chunk))
                 total += len(chunk)
                 yield
         return total
 
+    def _require_own_ends(self, low: bytes, high: bytes) -> None:
+        """Raise DamagedRowError unless the rows where a range begins and ends, and beside it, have their own keys.
+
+        One with a flipped bit in its key may belong to the range, or to what is beside it.
+        """
+        cursor = self._view.new_mapped_cursor("entries")
+        for place in (low, high + b"\0"):
+            if seek(cursor, place, _require_own_key):
+                _require_own_key(*cursor.item())
+
     def sizes(self, start: StreamID, count: int) -> tuple[list[int], StreamID]:
         """-> (the row sizes of the first `count` entries from `start` on, the ID behind the last of these)."""
         cursor = self._view.new_mapped_cursor("entries")
-        if not seek(cursor, self._prefix + pack_id(max(start, self._floor_id))):
+        low = self._prefix + pack_id(max(start, self._floor_id))
+        if not seek(cursor, low, _require_own_key):
             return [], start
-        found = [(bytes(key), size_of_bare(row)) for key, row in islice(cursor.iternext(), count)]
-        own = [(key, size) for key, size in found if key.startswith(self._prefix)]
-        return [size for _, size in own], StreamID(id_in_key(own[-1][0]) + 1) if own else start
+        keys: list[bytes] = []
+        sizes: list[int] = []
+        last: bytes | memoryview = b""  # one row is in memory at a time, or two
+        for mapped, value in islice(cursor.iternext(), count):
+            key, row = bytes(mapped), cast("bytes | memoryview", value)
+            keys.append(key)
+            is_own = key.startswith(self._prefix)
+            if not (is_own and sizes):
+                _require_own_key(key, row)
+            if not is_own:
+                break
+            sizes.append(size_of_bare(row))
+            last = row
+        if any(map(ge, keys, keys[1:])):
+            raise ranges.out_of_order()
+        if not sizes:
+            return [], start
+        end = keys[len(sizes) - 1]
+        _require_own_key(end, last)
+        return sizes, StreamID(id_in_key(end) + 1)
 
     def last_packed(self) -> bytes:
         """The packed ID of the stream's last entry in the view; empty if there is none."""
@@ -211,6 +246,13 @@ class StreamView:
 
     def _lacks_entries(self) -> DamagedRowError:
         return DamagedRowError("an entry", decode_stream_prefix(self._prefix))
+
+
+def _require_own_key(key: bytes | memoryview, row: bytes | memoryview) -> None:
+    """Raise DamagedRowError if an entry is not under its own key; of one that is not very long its checksum tells."""
+    ranges.require_own_key(bytes(key), row)
+    if len(row) <= _VERY_LONG:
+        verified_size(bytes(key), row)
 
 
 def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bool:

@@ -34,6 +34,8 @@ _VALUES_CHUNK: Final = 128
 _UNLIMITED: Final = 1 << 62
 # Bytes of a row whose checksum takes longer than a search.
 _LONG_ROW: Final = 64 << 10
+# More bytes than the ID that a row begins with has.
+_LONGEST_ID: Final = 64
 # The memory that a row takes besides its value: the key, and the objects around both.
 _ROW_BYTES: Final = 64
 
@@ -261,11 +263,11 @@ def begin(
     return seek_last(cursor, high)
 
 
-def require_own_key(key: bytes, row: bytes) -> None:
+def require_own_key(key: bytes, row: bytes | memoryview) -> None:
     """Raise DamagedRowError if an entry is not under its own key; of a long one its checksum is not computed."""
     if len(row) < _LONG_ROW:
-        bare_row(key, row)
-    elif len(key) != ENTRY_KEY_BYTES or not row.startswith(id_bulk(id_in_key(key))):
+        bare_row(key, bytes(row))
+    elif len(key) != ENTRY_KEY_BYTES or not bytes(row[:_LONGEST_ID]).startswith(id_bulk(id_in_key(key))):
         raise DamagedRowError("the key of an entry")
 
 

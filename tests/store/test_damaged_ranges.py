@@ -16,7 +16,8 @@ from riverbed.store.groups.pending_runs import PendingRuns
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.streams.stream import Stream
-from tests.support.store.stores import Store, sid
+from riverbed.store.streams.view import StreamView
+from tests.support.store.stores import Store, finished, sid
 
 _FIRST, _COUNT = 100, 24
 _IDS = range(_FIRST, _FIRST + _COUNT)
@@ -108,6 +109,59 @@ def test_a_range_around_a_flipped_bit_is_right_or_an_error(
     assert right > 1000
     store.txn.log.clear()
     store.engine.abandon()
+
+
+@pytest.mark.parametrize("large", [0, 70_000])
+def test_a_long_reply_around_a_flipped_bit_is_right_or_an_error(tmp_path: Path, large: int) -> None:
+    store = Store(tmp_path, node_max_entries=7)
+    store.fill(b"r", 5)
+    for number in _IDS:
+        store.run("XADD", "s", f"{number}-0", "f", b"v" * (large if number == _FIRST + 9 else 1))
+    store.fill(b"t", 20)
+    stream = store.stream(b"s")
+    right = errors = 0
+    with store.view() as view:
+        shown = StreamView(view, stream)
+        for number in _IDS[:: 1 if large else 2]:
+            for bit in (0, 5, 64, 65, 66, 68, 70, 104, 128, 129):
+                with _flipped(tmp_path / STATE_DIRECTORY / DATA_NAME, stream.prefix + pack_id(sid(f"{number}-0")), bit):
+                    for first, last in (
+                        (0, 999),
+                        (_FIRST, number),
+                        (number, 999),
+                        (number - 1, number + 1),
+                        (103, 118),
+                    ):
+                        expected = [found for found in _IDS if first <= found <= last]
+                        for read in (_shown_range, _shown_sizes):
+                            try:
+                                found = read(shown, first, last)
+                            except DamagedRowError:
+                                errors += 1
+                                continue
+                            assert found == expected, (read, number, bit, first, last)
+                            right += 1
+    assert right > 200 and errors > 100
+    store.txn.log.clear()
+    store.engine.abandon()
+
+
+def _shown_range(shown: StreamView, first: int, last: int) -> list[int]:
+    """The entries of a range as a long XRANGE shows them."""
+    start, end = sid(f"{first}-0"), sid(f"{last}-0")
+    reply = b"".join(shown.pieces(start, end, finished(shown.count(start, end)), b"!"))
+    return [int(piece.split(b"\r\n")[1].partition(b"-")[0]) for piece in reply.split(b"!")[1:]]
+
+
+def _shown_sizes(shown: StreamView, first: int, last: int) -> list[int]:
+    """As `_shown_range`, as a long XREAD counts them, which knows no end."""
+    start, found = sid(f"{first}-0"), 0
+    while (more := shown.sizes(start, 4))[0]:
+        found += len(more[0])
+        start = more[1]
+    reply = b"".join(shown.pieces(sid(f"{first}-0"), MAX_ID, found, b"!"))
+    numbers = [int(piece.split(b"\r\n")[1].partition(b"-")[0]) for piece in reply.split(b"!")[1:]]
+    return [number for number in numbers if number <= last]
 
 
 @pytest.mark.parametrize("has_neighbours", [False, True])
