@@ -119,16 +119,20 @@ def change_rows(
 def _put_pieces(cursor: lmdb.Cursor[bytes], old: list[bytes], new: list[tuple[bytes, bytes]]) -> None:
     """Put rows of `pel`, pieces of the runs with the keys `old`, which are there; both ascend.  Raises TornRunsError.
 
-    A piece that is not under the key of its run belongs before this one, and is put only where it is found so.
+    A piece that is not under the key of its run belongs before this one, and is put only where it is found so; the next
+    one of the same run belongs behind it, where the cursor is.  A search takes 0.4 us, to put a row as much.
     """
-    at = 0
+    at = placed = 0
     for key, row in new:
         while old[at] < key:
             at += 1
         if key == old[at]:
             is_right = cursor.set_key(key)
+        elif placed == at + 1:
+            is_right = True
         else:
             is_right = cursor.set_range(key) and cursor.key() == old[at]
+            placed = at + 1
         if not is_right:
             raise TornRunsError
         cursor.put(key, row)
