@@ -328,8 +328,7 @@ class ReadableStream:
             return False
         if self._is_there(entry_id):
             return True
-        key = self.prefix + pack_id(entry_id)
-        self.txn.refuse_misplaced(key, key)
+        self.txn.refuse_misplaced_page(self.prefix + pack_id(entry_id))
         return False
 
     def has_packed(self, packed: bytes) -> bool:

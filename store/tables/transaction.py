@@ -26,6 +26,7 @@ from riverbed.store.ids import StreamID
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.tables.damage.sound import SoundStretches, ordered_stretch
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.namespace import Namespace, Notify, ignore_change
@@ -35,6 +36,8 @@ from riverbed.store.wire import IS_NATIVE, find_deliveries, find_keys
 
 # The largest size of an entry when no bound is known.
 UNBOUNDED_ROW: Final = 1 << 62
+# Looks for pages in the place of others between two commits, 20 us each: a command may ask for any number of IDs.
+_MOST_LOOKS: Final = 256
 # The bytes before the fields in the row of an entry: the ID and the number of fields.
 _ROW_HEAD_BYTES: Final = 128
 _NUMBERING_BYTES: Final = 8
@@ -177,6 +180,9 @@ class Transaction:
         self.measure_largest_row()
         self.commit_no = self.lmdb.id() - 1  # of the tables that this transaction has begun with
         self.has_deleted_entries = False  # since then
+        # Keys between which no page of entries stands in the place of another, found since then.
+        self.ordered_entries = SoundStretches()
+        self.looks_left = _MOST_LOOKS
         # By the number of a group: the IDs of pending entries whose rows have changed since then, None if not known.
         self.rewritten: dict[int, set[bytes] | None] = {}
 
@@ -412,6 +418,16 @@ class Transaction:
             bare_row(*reader.item())
             if reader.key() >= low:
                 raise DamagedRowError("the order of entries")
+
+    def refuse_misplaced_page(self, key: bytes) -> None:
+        """Raise DamagedRowError if the page that a search for a missing entry comes to stands in another's place."""
+        self.refuse_misplaced(key, key)
+        if key in self.ordered_entries or not self.looks_left:
+            return
+        self.looks_left -= 1
+        reader = self.reader
+        if reader.set_range(key) or reader.last():
+            self.ordered_entries.add(*ordered_stretch(reader))
 
     def delete_range(self, low: bytes, high: bytes) -> None:
         """Delete the entries and nodes with low <= key < high, now."""

@@ -19,6 +19,7 @@ from tests.store.test_damaged_keys import MAP_BYTES, opened
 from tests.support.store.stores import Store, sid
 
 BRANCH = 1  # the flag of a page of LMDB that holds other pages' first keys
+LEAF = 2
 PAGE_BYTES = 4096
 
 
@@ -163,3 +164,37 @@ def _acknowledge_around(store: Store, middle: int) -> int:
             assert (b"-0" in b"".join(shown)) == (number not in acknowledged), (middle, number)
             right += 1
     return right
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_an_entry_is_not_missing_because_its_page_stands_in_the_place_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    place = tmp_path / "store"
+    store = Store(place)
+    store.fill(b"r", 5)
+    prefix = store.fill(b"s", 500).prefix
+    store.fill(b"t", 100)
+    store.checkpoint()
+    store.engine.close()
+    path = place / STATE_DIRECTORY / DATA_NAME
+    sound = path.read_bytes()
+    leaves = [at for at in range(0, len(sound), PAGE_BYTES) if sound[at + 10 : at + 12] == bytes((LEAF, 0))]
+    leaves = [at for at in leaves if sound.count(prefix, at, at + PAGE_BYTES) > 20]
+    assert len(leaves) > 5
+    errors = 0
+    for number in range(len(leaves) - 1):
+        first, second = leaves[number], leaves[-1 - number if number % 2 else number + 1]
+        data = bytearray(sound)
+        for at, other in ((first, second), (second, first))[: 1 if is_lost else 2]:
+            data[at + 8 : at + PAGE_BYTES] = sound[other + 8 : other + PAGE_BYTES]  # without the number of the page
+        path.write_bytes(data)
+        store = opened(place, monkeypatch)
+        for entry in range(1, 501, 7):
+            try:
+                assert store.run("XDEL", "s", f"{entry}-0") == 1, (number, entry)
+            except DamagedRowError:
+                errors += 1
+        store.txn.log.clear()
+        store.kill()
+    assert errors > 50
