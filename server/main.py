@@ -16,8 +16,10 @@ import logging
 import os
 import resource
 import signal
+import stat
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"logfile: {error.filename}: {error.strerror}")
     if not config.unixsocket and not ((config.port or config.tls_port) and config.bind):
         return _complain("nothing to listen on: give a port or tls-port and an address to bind, or a unixsocket")
-    if not config.dir.parent.is_dir():  # a misspelled path, or a disk that is not mounted
+    if _lacks_parent(config.dir):  # a misspelled path, or a disk that is not mounted
         return _complain(f"dir: {config.dir} cannot be made: there is no directory {config.dir.parent}")
     log.info("riverbed-server %s, pid %d, data in %s", VERSION, os.getpid(), config.dir)
     if not wire.IS_NATIVE:
@@ -89,6 +91,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _calm_garbage_collection()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
     return run(config)
+
+
+def _lacks_parent(directory: Path) -> bool:
+    """Whether there is no directory that this one could be made in; what else keeps it from that, the start tells."""
+    try:
+        return not stat.S_ISDIR(directory.parent.stat().st_mode)
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
 
 
 def _check_users(config: Config) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
 # Queued commands that are checked in one turn: EXEC is refused before it runs, or with more of them while it does.
-CHECKED: Final = 1000
+MOST_CHECKED_AT_ONCE: Final = 1000
 NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
@@ -54,9 +54,10 @@ class Admission:
             self.check(session, command, argv)
             if session.is_confined and not command.flags & Flag.SUBSCRIBER:
                 raise CommandError(CONFINED % command.full_name)
-            queued = session.transaction.queued
-            if queued and self._gate.refuses_writes and command.name == b"EXEC" and len(queued) <= CHECKED:
-                self._check_all(session, queued)
+            if command.name == b"EXEC" and self._gate.refuses_writes:
+                queued = session.transaction.queued or []
+                if len(queued) <= MOST_CHECKED_AT_ONCE:
+                    self._check_all(session, queued)
         except CommandError as error:
             return self._rejected(session, command, error)
         return command

@@ -77,10 +77,9 @@ class Calls:
         """Have a command that goes on accounted for at its end; it has taken so long until now."""
         if reply.__class__ is Block:
             session.attempts_ns = nanoseconds
-        elif reply.__class__ is SlicedCommand:
-            reply.nanoseconds = nanoseconds
-        else:
-            reply.nanoseconds = nanoseconds
+            return
+        reply.nanoseconds = nanoseconds
+        if reply.__class__ is LongReply:
             reply.on_close = partial(self._account_shown, session, command, shown_words(command, argv))
 
     def _account_shown(self, session: Session, command: Command, words: list[bytes], nanoseconds: int) -> None:
@@ -140,15 +139,13 @@ class Timing:
         entry.counters.record_run(count, nanoseconds)
         if nanoseconds >= self.slow_ns * count:
             argv = request.argv or (request.run.request(len(request.run) - 1) if request.run is not None else [])
-            self._note_slow(request.session, entry.command, argv, nanoseconds // count // 1000)
+            words = shown_words(entry.command, argv)
+            self.add_slow(request.session, entry.command, words, nanoseconds // count // 1000)
 
     def note(self, session: Session, command: Command, argv: list[bytes], nanoseconds: int) -> None:
         """Remember a command that was slow."""
         if nanoseconds >= self.slow_ns:
-            self._note_slow(session, command, argv, nanoseconds // 1000)
-
-    def _note_slow(self, session: Session, command: Command, argv: list[bytes], usec: int) -> None:
-        self.add_slow(session, command, shown_words(command, argv), usec)
+            self.add_slow(session, command, shown_words(command, argv), nanoseconds // 1000)
 
     def add_slow(self, session: Session, command: Command, words: list[bytes], usec: int) -> None:
         """Remember a command that was slow; `words` are as the slow log shows them."""

@@ -182,6 +182,7 @@ class FastPath:
         txn = self._txn
         logged = txn.log
         signals = self._signals
+        stats = self._stats
         most_output = self._clients.most_output
         record = self._calls.timing.record
         run_slowly = self._slow_path.run
@@ -189,8 +190,8 @@ class FastPath:
         longest_run = self.longest_run
         # A run of equal fast commands is timed as a whole: a look at the clock costs a tenth of a pipelined XADD.
         run_of: FastCommand | None = None
-        run_count = 0
-        count = 0
+        run_count = longest = 0
+        count = counted = 0
         unsent = 0  # bytes of replies
         left = iter(taken)
         for session, requests in left:
@@ -199,7 +200,6 @@ class FastPath:
             count += size
             session.commands_processed += size
             session.last_interaction_ms = now_ms
-            request.session = session
             request.db = session.db
             out = session.out
             plain = self.commands if session.is_plain else _NOTHING
@@ -218,6 +218,10 @@ class FastPath:
                     if run_of is not None:
                         record(request, run_of, run_count, clock() - begun)
                         run_of = None
+                    # INFO shows those that have run, and a refused one is taken off
+                    ran_by_now = count - length_hint(waiting) - 1
+                    stats.commands_processed += ran_by_now - counted
+                    counted = ran_by_now
                     run = _whole_transaction(argv, requests, waiting)
                     if run is not None and run[0] in plain and (turn := run_whole(session, argv, run)) is not None:
                         more = len(run) - 1
@@ -239,10 +243,10 @@ class FastPath:
                     # It may have taken long, or have sent the time: what follows must not be older.
                     request.now_ms = now_ms = int(begun * 1000)
                     plain = self.commands if session.is_plain else _NOTHING
-                    request.session = session
                     request.db = session.db
                     continue
-                if entry is run_of and len(argv) <= entry.fast_words and run_count < longest_run:
+                is_short = len(argv) <= entry.fast_words
+                if entry is run_of and is_short and run_count < longest:
                     run_count += 1
                 else:
                     if run_of is not None:
@@ -254,6 +258,8 @@ class FastPath:
                             self._hold_back(session, [argv, *waiting])
                             break
                     run_of, run_count = entry, 1
+                    longest = longest_run if is_short else 1  # the time of a long one is its own
+                request.session = session  # until now that of the run before, for the slow log
                 mark, extension_bytes, changes = len(logged), txn.extension_bytes, txn.changes
                 if isinstance(argv, list):
                     request.argv = argv
@@ -354,8 +360,8 @@ class FastPath:
         if run_of is not None:
             record(request, run_of, run_count, clock() - begun)
         request.argv, request.run = _NO_WORDS, None
-        self._stats.commands_processed += count
-        self._stats.reads_processed += len(taken)
+        stats.commands_processed += count - counted
+        stats.reads_processed += len(taken)
         return count
 
     def _hold_back(self, session: Session, requests: Requests) -> None:

@@ -268,7 +268,7 @@ class SlicedCommands:
         self._delivery.caller = session  # a monitor sees its own EXEC behind the reply
         if reply.__class__ is LongReply:
             self._calls.account_later(session, command, argv, reply, sliced.nanoseconds)
-            self._end(session)
+            self._end(session, sliced)
         else:
             self.drop(session)
         self._delivery.caller = None
@@ -306,22 +306,20 @@ class SlicedCommands:
         if sliced is not None:
             argv = sliced.request.argv
             self._calls.account(session, client_command(argv), argv, sliced.nanoseconds)
-            self._end(session)
+            self._end(session, sliced)
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: Session, sliced: SlicedCommand) -> None:
         """End the client's sliced command, which is accounted for."""
-        sliced = self._by_session.pop(session, None)
-        if sliced is not None:
-            argv = sliced.request.argv
-            command = client_command(argv)
-            if not sliced.is_shown and self._monitors:
-                self._monitors.feed(session, command, argv)
-            sliced.close()
-            session.end_slices()
-            self._waiting_for_view.pop(session, None)
-            self._held.pop(session, None)
-            for report in self._events.command_over:
-                report()
+        del self._by_session[session]
+        argv = sliced.request.argv
+        if not sliced.is_shown and self._monitors:
+            self._monitors.feed(session, client_command(argv), argv)
+        sliced.close()
+        session.end_slices()
+        self._waiting_for_view.pop(session, None)
+        self._held.pop(session, None)
+        for report in self._events.command_over:
+            report()
 
     def committed(self) -> None:
         """The slices that have run are in the log."""

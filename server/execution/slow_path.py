@@ -131,8 +131,8 @@ class SlowPath:
         reply = self._calls.call(session, command, argv, run)
         is_sliced = reply.__class__ is SlicedCommand
         is_unfinished = is_sliced and reply.is_alone
-        if is_sliced and command is self._exec:
-            reply.is_shown = False  # monitors are shown a transaction behind its commands
+        if is_sliced and (command is self._exec or session.is_monitor):
+            reply.is_shown = False  # monitors are shown a transaction behind its commands, and their own behind replies
         elif self._monitors:
             self._monitors.feed(session, command, argv)  # to this client behind the reply
         self._delivery.caller = None

@@ -172,6 +172,14 @@ def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
     assert out.splitlines()[-1].endswith(f" # cannot start: {path} is not a directory")
 
 
+@pytest.mark.parametrize("words", ["n" * 300, "/".join(["name" * 40] * 40)])
+def test_a_path_that_is_too_long_for_a_directory_is_told(tmp_path: Path, words: str) -> None:
+    status, out, err = start_in_vain("--port", free_port(), "--dir", tmp_path / words / "data")
+    assert status == 1
+    assert "Traceback" not in out + err
+    assert "File name too long" in out.splitlines()[-1]
+
+
 def test_reason_goes_to_the_terminal_too_when_there_is_a_logfile(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()

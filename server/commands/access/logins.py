@@ -24,13 +24,13 @@ NO_CHANNEL: Final = b"NOPERM this user has no permissions to access one of the c
 
 
 def denial_of(
-    core: Core, session: Session, command: Command, argv: list[bytes], *, in_transaction: bool
+    core: Core, session: Session, command: Command, argv: list[bytes], *, in_transaction: bool, is_noted: bool = False
 ) -> Denial | None:
-    """Why the client's user may not send this request, noted for ACL LOG; None when it may."""
+    """Why the client's user may not send this request, noted for ACL LOG unless it is by now; None when it may."""
     if session.may_do_all:
         return None
     denial = cast("User", session.user).denies(command, argv)
-    if denial is not None:
+    if denial is not None and not is_noted:
         note(core, session, denial, session.user.name, command, argv, in_transaction=in_transaction)
     return denial
 

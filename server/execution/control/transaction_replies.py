@@ -66,6 +66,11 @@ class TransactionReplies:
         self._spool: Spool | None = None
 
     @property
+    def has_view(self) -> bool:
+        """Whether the commands have waited for a view."""
+        return self._view is not None
+
+    @property
     def room(self) -> int:
         """How many bytes the next reply may have in memory."""
         return min(max(self._left, _MIN_ROOM), LONG_BYTES)

@@ -16,7 +16,7 @@ from riverbed.server.commands.dispatch import append_commands, client_command
 from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.admission import CHECKED
+from riverbed.server.execution.admission import MOST_CHECKED_AT_ONCE
 from riverbed.server.execution.calls import shown_words
 from riverbed.server.execution.control.logged_lines import LoggedTransaction
 from riverbed.server.execution.control.spool import SpoolError, SpoolSpace
@@ -166,7 +166,8 @@ class Transactions:
                 replies.release()
                 return (Settled(encode(NULL_ARRAY, request.session.resp)),)
             count = request.session.transaction.queued_count
-            if self._gate.refuses_writes and len(queued) > CHECKED:  # else it is checked by now
+            # else they are checked by now
+            if self._gate.refuses_writes and (replies.has_view or len(queued) > MOST_CHECKED_AT_ONCE):
                 yield from self._check_queued(request.session, queued)
             if not keeps_queue:
                 self.discard(request.session)
@@ -230,10 +231,10 @@ class Transactions:
 
     def _check_queued(self, session: Session, queued: Requests) -> Generator[Wish, None, None]:
         """Raise CommandError when one of the commands may not run by now."""
-        for first in range(0, len(queued), CHECKED):
+        for first in range(0, len(queued), MOST_CHECKED_AT_ONCE):
             if first:
                 yield Wish.ALONE
-            self._admission.check_queued(session, queued[first : first + CHECKED])
+            self._admission.check_queued(session, queued[first : first + MOST_CHECKED_AT_ONCE])
 
     def _run_queued(
         self,
@@ -279,7 +280,7 @@ class Transactions:
             if command.administers:
                 end = _NEVER
             lasts = not command.rests_on_tables
-            denial = None if session.may_do_all and not txn.follows else self._denial(request, command)
+            denial = None if session.may_do_all and not txn.follows else self._denial(request, command, counters)
             if denial is not None:
                 if counters is not None:
                     self._count_denial(denial, is_first=not denied)
@@ -345,11 +346,12 @@ class Transactions:
         logged.turn_over()
         self._txn.bound_caches()
 
-    def _denial(self, request: Request, command: Command) -> CommandError | None:
-        """Why one of the commands may not run any more."""
+    def _denial(self, request: Request, command: Command, counters: CommandCounters | None) -> CommandError | None:
+        """Why one of the commands may not run any more; `counters` are None if it is counted already."""
         if self._txn.follows and command.flags & Flag.WRITE:
             return CommandError(self._gate.no_writes)  # since a REPLICAOF earlier in the transaction
-        denial = denial_of(self._core, request.session, command, request.argv, in_transaction=True)
+        is_noted = counters is None
+        denial = denial_of(self._core, request.session, command, request.argv, in_transaction=True, is_noted=is_noted)
         return None if denial is None else CommandError(NO_LONGER_ALLOWED.format(_BECAUSE[denial.reason]))
 
     def _count_denial(self, denial: CommandError, *, is_first: bool) -> None:

@@ -120,6 +120,39 @@ def test_the_slow_log_names_the_client_of_the_command_before_one_in_slices(
     in_loop(body())
 
 
+def test_the_slow_log_names_the_client_of_each_command(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        clients = [ticks.connect() for _ in range(3)]
+        for number, client in enumerate(clients):
+            await ticks.ask(client, f"CLIENT SETNAME c{number}")
+        await ticks.ask(clients[0], "CONFIG SET slowlog-log-slower-than 0", "SLOWLOG RESET")
+        clients[0].send("XLEN a", "XLEN a")
+        clients[1].send("XPENDING s g")
+        clients[2].send("XLEN a", "CLIENT ID")
+        await ticks.settle()
+        calls = [(call.words[0], call.client_name) for call in ticks.executor.stats.slowlog.calls]
+        assert calls[3::-1] == [(b"XLEN", b"c0"), (b"XPENDING", b"c1"), (b"XLEN", b"c2"), (b"CLIENT", b"c2")]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_command_of_many_words_is_timed_alone(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "CONFIG SET slowlog-log-slower-than 0", "SLOWLOG RESET", "CONFIG RESETSTAT")
+        many = " ".join(f"k{number}" for number in range(100))
+        client.send("EXISTS a", "EXISTS b", f"EXISTS {many}", "EXISTS c", "EXISTS d")
+        await ticks.settle()
+        assert [words[1] for words in slow(ticks, "EXISTS")] == [b"b", b"k0", b"d"]
+        assert counters(ticks, "exists").calls == 5
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_command_in_slices_whose_client_goes_is_a_call(ticks_of: Callable[[], Ticks]) -> None:
     async def body() -> None:
         ticks = ticks_of()

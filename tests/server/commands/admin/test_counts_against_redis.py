@@ -109,6 +109,28 @@ def test_the_counts_behind_a_pipeline_are_those_of_redis(
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "NONSENSE % " * 20 + "INFO stats",
+        "XLEN a % NONSENSE % XLEN a % XADD s * f v % XLEN % INFO stats",
+        "MULTI % " + "PING % " * 30 + "DISCARD % INFO stats",
+        "MULTI % XADD s * f v % XADD s * f v % EXEC % INFO stats",
+        "NONSENSE % " * 20 + "CONFIG RESETSTAT % NONSENSE % PING % INFO stats",
+    ],
+)
+def test_a_pipeline_that_asks_how_many_commands_were_processed_is_told_what_redis_tells(
+    server: RiverbedServer, oracle: RedisServer, script: str
+) -> None:
+    found = []
+    for each in (server, oracle):
+        with each.client() as other, each.client() as client:
+            other.ask("CONFIG", "RESETSTAT")
+            *_, told = client.pipeline([line.split() for line in script.split(" % ")])
+            found.append(re.findall(rb"total_commands_processed:(\S+)", told))
+    assert found[0] == found[1]
+
+
 def test_a_client_that_asks_inside_of_exec_sees_itself_as_in_redis(server: RiverbedServer, oracle: RedisServer) -> None:
     for words in (["CLIENT", "INFO"], ["CLIENT", "LIST"]):
         found = []

@@ -107,6 +107,15 @@ def test_a_monitor_sees_its_own_commands_behind_their_replies(pair: Pair, name: 
     assert own(pair.ours, OWN[name]) == own(pair.theirs, OWN[name])
 
 
+def test_a_monitor_sees_its_own_command_in_slices_behind_the_reply(client: RawClient) -> None:
+    """In Redis monitors may use no keys."""
+    many = " ".join(f"{number}-1" for number in range(2, 3000))
+    seen = own(client, f"DEL s % XADD s 1-1 f v % XDEL s {many} % PING")
+    assert seen[4] == b":0\r\n"
+    assert seen[5].startswith(b'[0] "XDEL" "s" "2-1"')
+    assert seen[6:8] == [b"+PONG\r\n", b'[0] "PING"\r\n']
+
+
 def test_a_monitor_sees_its_own_transaction_behind_the_reply(client: RawClient) -> None:
     """Redis sends the commands in the middle of the reply, so that no client can read it."""
     assert own(client, "MULTI % PING % ECHO a % EXEC") == [
