@@ -57,12 +57,14 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and has_room(MEMORY):
     os.environ.setdefault("TMPDIR", str(MEMORY))
 
 TESTS = Path(__file__).parent
-SPARK = TESTS / "tools" / "spark"
+TOOLS = TESTS / "tools"
+# The tools are never compiled.  `test_entry.py`, and of Spark `test_source.py` and `reading/`, run them in both forms.
+OF_TOOLS = ("columns", "console", "live", "offline", "sidecar", "subcommands", "text", "top")
+OF_SPARK = ("spark/jobs", "spark/quick", "spark/streaming", "spark/writing")
 MARKED_FOLDERS = {
     TESTS / "system": "slow",
-    SPARK: "spark",
-    # None of this is compiled.  What it reads stores by is used in both forms by `test_source.py` and `reading/`.
-    **dict.fromkeys((SPARK / "jobs", SPARK / "quick", SPARK / "streaming", SPARK / "writing"), "once"),
+    TOOLS / "spark": "spark",
+    **{TOOLS / name: "once" for name in (*OF_TOOLS, *OF_SPARK)},
 }
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
 
