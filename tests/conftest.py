@@ -61,10 +61,13 @@ TOOLS = TESTS / "tools"
 # The tools are never compiled.  `test_entry.py`, and of Spark `test_source.py` and `reading/`, run them in both forms.
 OF_TOOLS = ("columns", "console", "live", "offline", "sidecar", "subcommands", "text", "top")
 OF_SPARK = ("spark/jobs", "spark/quick", "spark/streaming", "spark/writing")
+# Nor are compaction and repair.
+OFFLINE = TESTS / "store" / "offline"
 MARKED_FOLDERS = {
     TESTS / "system": "slow",
     TOOLS / "spark": "spark",
     **{TOOLS / name: "once" for name in (*OF_TOOLS, *OF_SPARK)},
+    OFFLINE: "once",
 }
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
 

@@ -25,6 +25,8 @@ from tests.support.store.busy import busy
 from tests.support.store.dying import Reaper
 from tests.support.store.stores import Store
 
+pytestmark = pytest.mark.once  # compaction is never compiled
+
 KEPT = 40
 
 

@@ -25,6 +25,8 @@ from riverbed.tools.spark.reading.options import Table
 from tests.support.store.stores import Store, sid
 from tests.tools.spark.stores import answers, freeze, random_store
 
+pytestmark = pytest.mark.once  # columns are never compiled
+
 
 def row_hash(frame: DataFrame) -> tuple[int, int]:
     """The number of rows, and a sum of the hashes of whole rows."""

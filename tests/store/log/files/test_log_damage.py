@@ -155,11 +155,11 @@ def test_a_log_cut_at_a_batch_is_corrupt_when_a_checkpoint_covers_more() -> None
 # -- damage ------------------------------------------------------------------------------------------------------------
 
 
-def seventy_commands() -> list[list[Words]]:
+def forty_commands() -> list[list[Words]]:
     """In batches of every size: the time of the test below grows with the square of their bytes."""
     source = random.Random(3)
     batches: list[list[Words]] = []
-    left = 70
+    left = 40
     while left:
         size = min(left, source.choice([1, 1, 2, 5, 11]))
         batch = [xadd(1000 - left + number, source.randbytes(source.choice([0, 3, 12]))) for number in range(size)]
@@ -182,9 +182,9 @@ def damage_of(files: FaultyFiles) -> tuple[CorruptionError | TornTail | None, li
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("segment_bytes", [1 << 30, 1700])
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 1000])
 def test_every_flipped_byte_of_a_log_is_noticed(segment_bytes: int) -> None:
-    batches = seventy_commands()
+    batches = forty_commands()
     files, ends = filled(batches, segment_bytes)
     whole = ends[-2]
     for seq in range(1, ends[-1].file_seq + 1):

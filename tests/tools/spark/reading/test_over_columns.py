@@ -32,6 +32,8 @@ from tests.support.store.stores import Store, sid
 from tests.tools.spark.queries import read_all
 from tests.tools.spark.stores import freeze, random_store
 
+pytestmark = pytest.mark.once  # columns are never compiled
+
 IDS = "_key string, _key_binary binary, _db int, _id string, _ms bigint, _seq bigint, _snapshot string"
 SCHEMA = "_id string, user string, amount double, raw binary, maybe int, no_such_field string"
 Rows = list[tuple[Any, ...]]
