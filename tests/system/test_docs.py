@@ -10,6 +10,8 @@ import pytest
 from tests.support.documents import NO_TEST, RUN, SHOWN, Block, Page, blocks_of, prints
 from tests.support.servers import ROOT
 
+pytestmark = pytest.mark.once  # what is looked at is the pages
+
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKING = [*PAGES, ROOT / "SECURITY.md", ROOT / "store" / "FORMAT.md", *sorted(ROOT.glob("[!.]*/README.md"))]
 MAX_NOT_RUN = 6
