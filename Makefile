@@ -21,8 +21,8 @@ BIN := .venv/bin
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
 	@echo "make wheels  a wheel in dist/ with compiled modules, for this system and this version of Python"
-	@echo "make test    linters, types, import contracts and every test, interpreted and compiled (PYTEST_ARGS='-k xadd')"
-	@echo "make test-compiled  every test with the wheel of compiled modules in the place of the sources"
+	@echo "make test    linters, types, import contracts and every test, those of compiled code in both forms (PYTEST_ARGS='-k xadd')"
+	@echo "make test-compiled  these tests with the wheel of compiled modules in the place of the sources"
 	@echo "make simulate  servers, clients and faults in virtual time (SEEDS=50, FROM=1, or one with SEED=)"
 	@echo "make mutants  planted bugs: which of them the simulation and the tests find (ONLY=name, PART=3/15)"
 	@echo "make redis-tests  Redis's own tests of streams and users against Riverbed (REDIS_SOURCE=redis-7.0.15; needs tclsh)"
