@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
 from riverbed.store.groups.insertions import Insertions
-from riverbed.store.groups.run_rows import TornRunsError, add_runs, change_rows, cut_out, pieces, replace_runs
+from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
 from riverbed.store.wire import find_delivery
@@ -49,11 +49,10 @@ class Pel(Insertions):
         self._write_txn = txn
         # the row of the living run of the tables that `standing` found last; None after a change
         self._recent: bytes | None = None
-        self._is_torn = False  # damage has kept a change from being written whole
 
     def _rows(self, table: str) -> lmdb.Cursor[bytes]:
         young = self._young
-        if young.batches or young.changed or self._is_torn:
+        if young.batches or young.changed:
             self.write_young()
         return self._txn.cursor(table)
 
@@ -116,7 +115,6 @@ class Pel(Insertions):
 
         Makes no `Run`, which costs as much as the search.
         """
-        self._require_whole()
         wanted, recent = self._prefix + packed, self._recent
         if recent is not None:
             delivery = find_delivery(None, recent, wanted)
@@ -199,26 +197,24 @@ class Pel(Insertions):
 
     def write_young(self) -> None:
         """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""
-        self._require_whole()
         young = self._young
         if young.batches:
-            self._add(young.drain())
+            self._replace([], young.drain())
         self._write_changed(young.drain_changed())
         self._all_is_written()
 
     def write_part(self) -> bool:
         """Put some of what is young into the tables, in about two milliseconds; -> whether this was all."""
-        self._require_whole()
         young = self._young
         if len(young.changed) >= len(young.batches):
             self._write_changed(young.drain_changed(MAX_PART))
         else:
-            self._add(young.drain(MAX_PART))
+            self._replace([], young.drain(MAX_PART))
         return not young.batches and not young.changed
 
     def write_behind(self) -> None:
         """Put some of what has changed into the tables.  The checkpoint meets a damaged row again, and reports it."""
-        if self._write_txn.changed_ids > FEW_CHANGED and not self._is_torn:
+        if self._write_txn.changed_ids > FEW_CHANGED:
             with contextlib.suppress(DamagedRowError):
                 self._write_changed(self._young.drain_changed(BEHIND_PART))
 
@@ -241,8 +237,7 @@ class Pel(Insertions):
                 self._note_rewritten(order[at:end])
                 change_rows(self._txn.cursor, self._prefix, rows, order[at:end], changed)
                 at = end
-        except DamagedRowError as error:
-            self._is_torn |= isinstance(error, TornRunsError)
+        except DamagedRowError:
             self._young.put_back({packed: changed[packed] for packed in order[at:]})
             raise
 
@@ -370,32 +365,11 @@ class Pel(Insertions):
             return True
         return between.first > piece.first
 
-    def _add(self, runs: list[Run]) -> None:
-        """Put runs into the tables that are above all others."""
-        self._rows_change()
-        try:
-            add_runs(self._txn.cursor, self._group_no, runs)
-        except TornRunsError:
-            self._is_torn = True
-            raise
-
     def _replace(self, old: list[Run], new: list[Run]) -> None:
         self._rows_change()
         if old:  # claims and acknowledgements of single entries are noted, and are more
             self._write_txn.rewritten[self._group_no] = None
-        try:
-            replace_runs(self._txn.cursor, self._group_no, old, new)
-        except TornRunsError:
-            self._is_torn = True
-            raise
-
-    def _require_whole(self) -> None:
-        """Raise DamagedRowError if the rows are half changed: not even those that fit their checksums can be believed.
-
-        So no checkpoint has them either, until the tables are made again.
-        """
-        if self._is_torn:
-            raise DamagedRowError("the list of pending entries")
+        replace_runs(self._txn.cursor, self._group_no, old, new)
 
 
 def _fit(last: Run, piece: Run) -> bool:

@@ -121,51 +121,6 @@ def wrong_answers(store: Store) -> list[object]:
     return wrong
 
 
-def test_what_is_acknowledged_beside_a_flipped_bit_in_the_tree_stays_so_or_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A cursor finds rows of the page where it stands, or of the next, that no search comes to from elsewhere."""
-    place = tmp_path / "store"
-    store = Store(place)
-    store.fill(b"s", 800)
-    store.run("XGROUP", "CREATE", "s", "g", "0")
-    for number in range(200):
-        store.run("XREADGROUP", "GROUP", "g", "AB"[number % 2], "COUNT", "4", "STREAMS", "s", ">")
-    store.checkpoint()
-    store.engine.close()
-    path = place / STATE_DIRECTORY / DATA_NAME
-    sound = path.read_bytes()
-    right = 0
-    for end in keys_in_branches(place, "pel"):
-        middle = int.from_bytes(sound[end - 16 : end - 8], "big")
-        for back, bit in ((1, 1), (5, 1), (9, 4), (9, 16), (9, 128), (10, 1), (12, 1), (17, 2), (20, 8)):
-            data = bytearray(sound)
-            data[end - back] ^= bit
-            path.write_bytes(data)
-            store = opened(place, monkeypatch)
-            right += _acknowledge_around(store, middle)
-            store.txn.log.clear()
-            store.kill()
-    assert right > 1000
-
-
-def _acknowledge_around(store: Store, middle: int) -> int:
-    """Acknowledge some entries around a number, and look which are pending; -> how many answers were no error."""
-    numbers = range(max(middle - 40, 1), min(middle + 40, 801))
-    acknowledged = set()
-    for number in sorted({*numbers[::3], 2, 799}):
-        with contextlib.suppress(DamagedRowError):
-            assert store.run("XACK", "s", "g", f"{number}-0") == 1
-            acknowledged.add(number)
-    right = 0
-    for number in numbers:
-        with contextlib.suppress(DamagedRowError):
-            shown = store.run("XPENDING", "s", "g", f"{number}-0", f"{number}-0", "1")
-            assert (b"-0" in b"".join(shown)) == (number not in acknowledged), (middle, number)
-            right += 1
-    return right
-
-
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_an_entry_is_not_missing_because_its_page_stands_in_the_place_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lost: bool
