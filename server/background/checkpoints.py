@@ -411,8 +411,17 @@ class Checkpoints:
             log.warning("%s failed, to be tried again: %s", what, error)
             if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
+                self.sync_log()
             self._gate.refresh()
             self._try_again()
+
+    def sync_log(self) -> None:
+        """Make the log durable, as a checkpoint would have that damage is in the way of.
+
+        The loop waits for the disk: that is once in RETRY_S, until the damage is mended.
+        """
+        with contextlib.suppress(LogWriteError):  # writes are refused then
+            self._engine.keeper.sync()
 
     def _try_again(self) -> None:
         """Have a checkpoint in a while, if none comes sooner."""

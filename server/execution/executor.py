@@ -45,7 +45,7 @@ from riverbed.server.limits.accounts import Account
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Block, Settled
 from riverbed.server.protocol.request_reader import SMALL_BYTES, RequestReader
-from riverbed.store.errors import LogWriteError, StateLostError
+from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError
 from riverbed.store.options import Fsync
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ class Executor:
             offset = self.engine.log.offset
             for session in self.ran:
                 session.written_offset = offset
-        self.txn.bound_caches()
+        self._bound_caches()
         for report in self.events.tick_over:
             report()
         self._put_woken_last()
@@ -400,6 +400,13 @@ class Executor:
             clients.relax()
         self.accounts.alarm = stats.bytes_in + clients.headroom
         stats.tick.record(self._time() - begun)
+
+    def _bound_caches(self) -> None:
+        """Let go of rows in memory.  Beside damage that is left until it is mended; the replies do not wait for it."""
+        try:
+            self.txn.bound_caches()
+        except TABLE_DAMAGE:
+            self.failures.damage_met()
 
     def _synced(self, seconds: float) -> None:
         """Note how long a sync of the log took."""

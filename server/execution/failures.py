@@ -12,11 +12,13 @@ Redis does the same at an earlier moment: it refuses writes before they run, and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 import lmdb
 
+from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.slices import partial_error
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
@@ -122,7 +124,9 @@ class Failures:
         """The error reply to a command that has met damage in the tables, after it was reported."""
         cure = "The tables are being made again" if self._core.repair.in_progress else "RIVERBED REPAIR mends it"
         if isinstance(damage, DamagedRowError):
-            place = self._core.txn.place_of(damage.stream_no)
+            place = ""
+            with contextlib.suppress(lmdb.Error):  # that is damaged as well
+                place = self._core.txn.place_of(damage.stream_no)
             return f"ERR {damage.what} {place}is damaged: its checksum does not fit. {cure}"
         return f"ERR a page of the tables is damaged ({damage}). {cure}"
 
@@ -135,12 +139,19 @@ class Failures:
             self.roll_back(mark)
         return self.refused(command, CommandError(text))
 
-    def broken_off(self, error: Exception) -> bytes:
-        """Have damage mended that a long reply has met; -> the text of its error, empty if it was something else."""
+    def broken_off(self, session: Session, error: Exception, *, may_refuse: bool) -> bytes:
+        """Have damage mended that a client's long reply has met.
+
+        -> the error line to send in its place, empty unless it `may_refuse` the whole and damage was what it met.
+        """
         if not isinstance(error, TABLE_DAMAGE):
             return b""
         self.damage_met()
-        return CommandError(self._repair_reason(error)).text
+        if not may_refuse:
+            return b""
+        command, text = client_command([session.last_command]), self._repair_reason(error)
+        self._damage.note(f"{command.full_name.decode()} failed: {text}", self._core.clock.monotonic())
+        return self.refused(command, CommandError(text))[0]
 
     def _report_bug(self, what: str, error: Exception) -> None:
         """Log the error with its traceback, at most one a minute: a client may be able to cause very many."""

@@ -11,8 +11,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.protocol.encode import error_line
-
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
@@ -184,14 +182,13 @@ class Outbox:
         try:
             piece = reply.next_piece()
         except Exception as error:  # the tables were replaced, or a row is damaged
-            log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
-            refusal = self._failures.broken_off(error)
-            if not refusal or not reply.is_of_read or reply.has_begun:
+            line = self._failures.broken_off(session, error, may_refuse=reply.is_of_read and not reply.has_begun)
+            if not line:
+                log.error("a long reply to client %d broke off: %s: %s", session.id, type(error).__name__, error)
                 session.end_long_reply()
                 session.peer.abort()
                 return
-            self._stats.count_error(refusal)
-            self._send_piece(session, error_line(refusal))
+            self._send_piece(session, line)
             piece = None
         if piece is None:
             session.end_long_reply()

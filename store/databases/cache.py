@@ -81,9 +81,10 @@ class StreamCache(Namespace):
     def _let_go_of(self, stream: Stream) -> None:
         """Write back and forget a cached stream and its groups."""
         stream.write_back()
-        groups = self._groups.pop(stream, None)
+        groups = self._groups.get(stream)
         if groups is not None:
-            groups.write_back()
+            groups.write_back()  # what cannot be written beside damage is not forgotten
+            del self._groups[stream]
             groups.leave()
         del self.cached[stream.key]
         self._count_cached(-size_of(stream.key))

@@ -260,10 +260,21 @@ class Transaction:
             thing.write_behind()
 
     def write_oldest_back(self, count: int) -> None:
-        """Put the `count` cached rows that have been changed for longest into their tables."""
+        """Put the `count` cached rows that have been changed for longest into their tables.
+
+        Raises DamagedRowError behind the others if some cannot be put beside damage; these wait on.
+        """
+        refused: list[Dirty] = []
+        damage: DamagedRowError | None = None
         for thing in self.dirty[:count]:
-            thing.write_back()
-        del self.dirty[:count]
+            try:
+                thing.write_back()
+            except DamagedRowError as error:
+                refused.append(thing)
+                damage = error
+        self.dirty[:count] = refused
+        if damage is not None:
+            raise damage
 
     # -- meta ----------------------------------------------------------------------------------------------------------
 

@@ -242,8 +242,10 @@ class Repairs:
     async def _replay(self, worker: Worker) -> LogPosition:
         """Have the tables brought up to what is on the disk; -> up to where."""
         # new tables must not be ahead of a log that a power cut may shorten
-        with contextlib.suppress(StoreError, lmdb.Error):  # the damage may be in the way of a checkpoint
+        try:
             await self._checkpoints.checkpoint_in_thread()
+        except (StoreError, lmdb.Error):  # the damage may be in the way of a checkpoint
+            self._checkpoints.sync_log()
         end = min(self._engine.log.synced, self._engine.log.lasting_end)
         worker.send(replay=end)
         await self._answer_of(worker, "at")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -482,6 +483,8 @@ def test_a_long_reply_that_begins_with_a_damaged_entry_is_an_error(tmp_path: Pat
         damaged = b'-ERR entry 1-1 of key "s" in database 0 is damaged: its checksum does not fit'
         assert client.ask(*ask).startswith(damaged)
         assert client.ask("PING") == b"+PONG\r\n"
+        told = client.tree("INFO", "commandstats").text.decode()
+        assert re.search(rf"cmdstat_{ask[0].lower()}:calls=1,\S*rejected_calls=0,failed_calls=1\r\n", told)
         assert client.ask("EXISTS", "s") == b":1\r\n"
         client.pipeline([("MULTI",), ("XADD", "t", "1-1", "f", "v"), ask])
         assert client.ask("EXEC").startswith(damaged)

@@ -7,6 +7,7 @@ import pytest
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.names import all_keys, random_key, scan_keys
 from riverbed.store.databases.transaction import CACHED_BYTES, MAX_CHANGED
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.model import Change, Strategy, Trim
 from riverbed.store.streams import trimming
@@ -394,6 +395,22 @@ def test_what_is_let_go_of_is_there_with_its_groups_and_all_that_is_pending(stor
     expected = store.dump()
     store.crash()
     assert store.dump() == expected
+
+
+def test_a_group_whose_rows_cannot_be_written_beside_damage_is_not_forgotten(store: Store) -> None:
+    store.fill(b"s", 100)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    store.run("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "100", "STREAMS", "s", ">")
+    store.checkpoint()
+    assert store.run("XACK", "s", "g", "3-0") == 1
+    pel = store.txn.handles["pel"]
+    key, row = next(iter(store.txn.lmdb.cursor(pel)))
+    store.txn.lmdb.put(key, row[:-1] + bytes((row[-1] ^ 1,)), db=pel)
+    with pytest.raises(DamagedRowError):
+        store.db.let_go_of_oldest()
+    store.txn.lmdb.put(key, row, db=pel)
+    shown = store.run("XPENDING", "s", "g", "2-0", "4-0", "10")
+    assert [b"%d-0" % number in b"".join(shown) for number in (2, 3, 4)] == [True, False, True]
 
 
 def test_a_checkpoint_has_few_rows_to_write_however_many_streams_changed(store: Store) -> None:

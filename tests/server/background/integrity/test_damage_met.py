@@ -13,6 +13,8 @@ import pytest
 
 from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.link import LinkError
+from riverbed.store.databases.transaction import MAX_CHANGED
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.repair import REPLACED_DIRECTORY
 from tests.conftest import StartRiverbed
@@ -173,6 +175,60 @@ def test_a_rewrite_or_a_snapshot_that_meets_damage_has_it_mended(
         assert VALUE in client.ask(*ASK)
         assert not client.ask("RIVERBED", "SNAPSHOT", "after").startswith(b"-")
     require_whole(server)
+
+
+def test_damage_in_the_way_of_checkpoints_keeps_the_log_from_the_disk_no_longer_than_a_second(
+    start_riverbed: StartRiverbed,
+) -> None:
+    """Else a repair, which goes by what is on the disk, never catches up; and `everysec` would be no second."""
+    server = start_riverbed(options={**QUIET, "appendfsync": "everysec"})
+    with server.client(timeout_s=600) as client:
+        fill(client, "s", 300)
+        client.ask("XGROUP", "CREATE", "s", "g", "0")
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "100", "STREAMS", "s", ">")
+        first = client.ask("XRANGE", "s", "-", "+", "COUNT", "1").split(b"\r\n")[3]
+        client.ask("SAVE")
+        assert client.ask("XACK", "s", "g", first.decode()) == b":1\r\n"
+        flip(server.directory, "pel")
+        assert b"damaged" in client.ask("SAVE")
+        client.pipeline([("XADD", "t", "*", "f", "x" * (1 << 18)) for _ in range(16)])
+        until(lambda: persistence(server)["riverbed_log_unsynced_bytes"] == "0", "the log on the disk")
+        client.pipeline([("XADD", "t", "*", "f", "x" * (1 << 18)) for _ in range(16)])
+        assert not client.ask("RIVERBED", "REPAIR").startswith(b"-")
+        assert client.ask("SAVE") == b"+OK\r\n"
+        assert client.ask("XPENDING", "s", "g").startswith(b"*4\r\n:99\r\n")
+
+
+def test_replies_do_not_wait_for_rows_that_cannot_be_written_beside_damage(tmp_path: Path) -> None:
+    class Refusing:
+        """Rows that damage keeps from being written."""
+
+        def write_back(self) -> None:
+            raise DamagedRowError("a row")
+
+        def write_part(self) -> bool:
+            raise DamagedRowError("a row")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        met: list[None] = []
+        ticks.executor.events.damaged.append(lambda: met.append(None))
+        refusing = Refusing()
+        ticks.engine.txn.dirty.append(refusing)
+        keys = range(MAX_CHANGED + 1000)
+        replies = await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in keys))
+        assert len(b"".join(replies).split(b"1-1")) == len(keys) + 1
+        assert await ticks.ask(other, "PING") == [b"+PONG\r\n"]
+        assert met
+        # the others are written, as ever
+        dirty = ticks.engine.txn.dirty
+        assert refusing in dirty
+        assert len(dirty) <= MAX_CHANGED + 1
+        dirty.remove(refusing)
+        ticks.close()
+
+    in_loop(body())
 
 
 def test_repairs_one_after_the_other_end_well(start_riverbed: StartRiverbed) -> None:
