@@ -181,10 +181,10 @@ def test_one_that_cannot_be_started_is_an_error_too(monkeypatch: pytest.MonkeyPa
 
 def test_a_silent_process_is_given_up(child: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     child(ECHO)
-    monkeypatch.setattr(workers, "SILENCE_S", 0.5)
 
     async def body(worker: Worker) -> None:
         os.kill(pid_of(worker), signal.SIGSTOP)
+        monkeypatch.setattr(workers, "SILENCE_S", 0.5)  # the start of a process may take longer
         with pytest.raises(WorkerError, match="its process has been silent for"):
             await worker.receive()
 
