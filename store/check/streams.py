@@ -23,7 +23,7 @@ from riverbed.store.format.streams import (
     stream_prefix,
 )
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
-from riverbed.store.tables.ranges import seek_below
+from riverbed.store.tables.places import seek_below
 from riverbed.store.wire import measure_entries
 
 _ENTRY_TABLES: Final = ("entries", "nodes")

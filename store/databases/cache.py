@@ -18,7 +18,7 @@ from riverbed.store.format.text import quoted
 from riverbed.store.groups.groups import Groups
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.namespace import Namespace
-from riverbed.store.tables.ranges import seek_below
+from riverbed.store.tables.places import seek_below
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import streams
-from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.tables.places import seek, seek_below
 
 if TYPE_CHECKING:
     from riverbed.store.databases.database import Database

@@ -25,7 +25,7 @@ from riverbed.store.format.pending import Run, group_prefix, last_in_key, time_p
 from riverbed.store.format.streams import StreamRow, decode_key_key, stream_prefix
 from riverbed.store.groups.lag import lag
 from riverbed.store.tables.groups import group_rows
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import estimated_bytes
 

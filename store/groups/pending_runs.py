@@ -45,7 +45,7 @@ from riverbed.store.format.pending import (
 )
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables.damage.sound import SoundStretches, sound_stretch
-from riverbed.store.tables.ranges import ordered_rows, require_place, seek, seek_below
+from riverbed.store.tables.places import ordered_rows, require_place, seek, seek_below
 
 if TYPE_CHECKING:
     import lmdb

@@ -26,7 +26,7 @@ from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
 from riverbed.store.ids import MAX_HALF, StreamID, id_ms, id_text
 from riverbed.store.model import IdempotenceSettings
 from riverbed.store.streams.stream import Stream
-from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.tables.places import seek, seek_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable

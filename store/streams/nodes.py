@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.streams import NodeRow, decode_live_counts, decode_stream_prefix, id_in_key, stream_prefix
 from riverbed.store.ids import MIN_ID, StreamID, pack_id
-from riverbed.store.tables import ranges
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek, seek_below, seek_last
 
 if TYPE_CHECKING:
     import lmdb
@@ -62,7 +61,7 @@ def node_chunks(nodes: lmdb.Cursor[bytes], prefix: bytes, start: StreamID) -> It
 
 def seek_node(nodes: lmdb.Cursor[bytes], prefix: bytes, entry_id: StreamID) -> NodeRow:
     """Put the cursor on the node that holds an entry; -> the node.  Raises DamagedRowError."""
-    if not ranges.seek_last(nodes, prefix + pack_id(entry_id)) or not nodes.key().startswith(prefix):
+    if not seek_last(nodes, prefix + pack_id(entry_id)) or not nodes.key().startswith(prefix):
         raise _damaged(prefix)
     node = _unpack(prefix, *nodes.item())
     if entry_id > node.last_id:
@@ -75,7 +74,7 @@ def seek_last_node(nodes: lmdb.Cursor[bytes], prefix: bytes) -> NodeRow | None:
     end = stream_prefix(decode_stream_prefix(prefix) + 1)
     if seek(nodes, end):
         _unpack(prefix, *nodes.item())
-    if not ranges.seek_below(nodes, end):
+    if not seek_below(nodes, end):
         return None
     node = _unpack(prefix, *nodes.item())
     return node if nodes.key().startswith(prefix) else None

@@ -27,8 +27,7 @@ from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import Change, IdempotenceSettings
 from riverbed.store.streams.nodes import NodeCounts, seek_last_node
 from riverbed.store.streams.reading import ReadableStream
-from riverbed.store.tables import ranges
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek, seek_below
 from riverbed.store.tables.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import seal
 
@@ -335,7 +334,7 @@ class Stream(ReadableStream):
             self._require_own(found)
             self.first_id = streams.id_in_key(reader.key())
         if self.last_live_id in deleted:
-            found = ranges.seek_below(reader, self.prefix + pack_id(self.last_live_id))
+            found = seek_below(reader, self.prefix + pack_id(self.last_live_id))
             self._require_own(found)
             self.last_live_id = streams.id_in_key(reader.key())
 

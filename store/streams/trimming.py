@@ -17,7 +17,7 @@ from riverbed.store.format.streams import NodeRow, id_in_key
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import NOT_TRIMMED, Change, References, Strategy, Trim, Trimmed
 from riverbed.store.streams.nodes import first_node, node_chunks, nodes_from, totals
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek
 
 if TYPE_CHECKING:
     from riverbed.store.streams.stream import Stream

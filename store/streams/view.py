@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
-from operator import ge
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from riverbed.store.errors import DamagedRowError
@@ -16,7 +15,7 @@ from riverbed.store.format.entries import bare_values, size_of_bare, verified_si
 from riverbed.store.format.streams import NodeRow, decode_stream_prefix, id_in_key, packed_id_in
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.tables import ranges
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import require_order, seek, seek_last
 
 if TYPE_CHECKING:
     import lmdb
@@ -101,8 +100,7 @@ class StreamView:
         if seek(cursor, low):
             keys = cursor.iternext(values=False)
             while chunk := list(islice(keys, _SLICE_ROWS)):
-                if any(map(ge, chunk, chunk[1:])):
-                    raise ranges.out_of_order()
+                require_order(chunk)
                 if chunk[-1] > high:
                     return total + sum(map(high.__ge__, chunk))
                 total += len(chunk)
@@ -138,8 +136,7 @@ class StreamView:
                 break
             sizes.append(size_of_bare(row))
             last = row
-        if any(map(ge, keys, keys[1:])):
-            raise ranges.out_of_order()
+        require_order(keys)
         if not sizes:
             return [], start
         end = keys[len(sizes) - 1]
@@ -260,4 +257,4 @@ def _seek(cursor: MappedCursor, low: bytes, high: bytes, *, reverse: bool) -> bo
 
     The row may lie outside of the range.
     """
-    return ranges.seek_last(cursor, high) if reverse else seek(cursor, low)
+    return seek_last(cursor, high) if reverse else seek(cursor, low)

@@ -15,7 +15,7 @@ from riverbed.store.format.entries import bare_row, bare_values
 from riverbed.store.format.streams import StreamRow, entry_key, id_in_key, stream_prefix
 from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.tables import ranges
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek, seek_last
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import nodes_of
 
@@ -104,7 +104,7 @@ class StreamEntries:
     def last_id(self, most: StreamID) -> StreamID | None:
         """The ID of the youngest entry that is not above `most`, None when there is none."""
         low, high = self._edges(MIN_ID, most)
-        if low > high or not ranges.seek_last(self._cursor, high) or self._cursor.key() < low:
+        if low > high or not seek_last(self._cursor, high) or self._cursor.key() < low:
             return None
         return id_in_key(self._cursor.key())
 

@@ -27,7 +27,7 @@ from riverbed.store.format.groups import (
 from riverbed.store.format.meta import read_version
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix
 from riverbed.store.format.streams import StreamRow, decode_stream_prefix, stream_prefix
-from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.tables.places import seek, seek_below
 
 if TYPE_CHECKING:
     import lmdb

@@ -14,7 +14,7 @@ from riverbed.store.format.groups import NAMES_OF_GROUPS, decode_group_no, group
 from riverbed.store.format.pending import Run, group_prefix, last_in_key, owner_of_run, owner_prefix, time_key
 from riverbed.store.format.streams import StreamRow, decode_name_key, entry_key, key_key, name_key, stream_prefix
 from riverbed.store.progress import ignore
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek
 
 if TYPE_CHECKING:
     from collections.abc import Callable

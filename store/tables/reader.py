@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import lmdb
 
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek
 
 
 class TableReader:

@@ -24,7 +24,7 @@ from riverbed.store.format.streams import (
     stream_prefix,
 )
 from riverbed.store.ids import ID_BYTES, StreamID
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek
 from riverbed.store.tables.reader import TableReader
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.namespace import Namespace, Notify, ignore_change
 from riverbed.store.tables.participants import Dirty, Observer, Overfull, Unlogged
-from riverbed.store.tables.ranges import seek, seek_below
+from riverbed.store.tables.places import seek, seek_below
 from riverbed.store.wire import IS_NATIVE, find_deliveries, find_keys
 
 # The largest size of an entry when no bound is known.

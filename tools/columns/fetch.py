@@ -20,7 +20,7 @@ from riverbed.store.format.entries import bare_row, bare_values
 from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import SEQ_BITS, StreamID
 from riverbed.store.layout import DATA_NAME
-from riverbed.store.tables.ranges import seek
+from riverbed.store.tables.places import seek
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.wire import unseal_in
 from riverbed.tools.columns.decode import MARGIN, EntryBatch

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import islice
-from operator import ge
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.tables.ranges import out_of_order
+from riverbed.store.tables.places import out_of_order, require_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     import lmdb
 
     from riverbed.store.model import Row
-    from riverbed.store.tables.ranges import Check
+    from riverbed.store.tables.places import Check
 
 # How much is looked at on each side of a place: as many rows as a page has, if they are small, and the bytes of several
 # pages, as long rows soon fill one.
@@ -102,8 +101,7 @@ def ordered_stretch(cursor: lmdb.Cursor[bytes]) -> tuple[bytes, bytes]:
     begins = not cursor.key()
     keys = list(islice(cursor.iternext(values=False), len(back) + _PAGE_ROWS))
     ends = not cursor.key()
-    if any(map(ge, keys, keys[1:])):
-        raise out_of_order()
+    require_order(keys)
     if not keys:
         return NOWHERE
     return b"" if begins else keys[0], _LAST_KEY if ends else keys[-1]

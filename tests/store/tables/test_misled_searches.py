@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.tables.ranges import seek, seek_below, seek_last
+from riverbed.store.tables.places import seek, seek_below, seek_last
 
 ROWS = [b"b", b"d", b"f", b"h"]
 

@@ -23,7 +23,7 @@ from riverbed.store.format.streams import NodeRow, StreamRow, decode_live_counts
 from riverbed.store.ids import MAX_ID, StreamID, id_ms, make_id, pack_id
 from riverbed.store.streams.nodes import nodes_from
 from riverbed.store.tables.entries import StreamEntries
-from riverbed.store.tables.ranges import seek, seek_last
+from riverbed.store.tables.places import seek, seek_last
 from riverbed.store.tables.reader import TableReader
 
 _NODES_A_LOOK: Final = 4096
