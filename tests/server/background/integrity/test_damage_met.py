@@ -26,6 +26,7 @@ from tests.server.background.integrity.test_repairs import (
     require_whole,
     with_damage,
 )
+from tests.support.raw import RawClient
 from tests.support.read_log import unpadded
 from tests.support.replicas import fill, follow, info, until_level
 from tests.support.servers import RiverbedServer, StartError
@@ -45,16 +46,21 @@ def files_of(directory: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in found}
 
 
+def acknowledge_the_first_of_a_run(client: RawClient) -> None:
+    """A hundred entries are pending in a row of the tables, and one of them no more, which is not in them yet."""
+    fill(client, "s", 300)
+    client.ask("XGROUP", "CREATE", "s", "g", "0")
+    client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "100", "STREAMS", "s", ">")
+    first = client.ask("XRANGE", "s", "-", "+", "COUNT", "1").split(b"\r\n")[3]
+    client.ask("SAVE")
+    assert client.ask("XACK", "s", "g", first.decode()) == b":1\r\n"
+
+
 def with_tail_on_damage(start: StartRiverbed) -> RiverbedServer:
     """A killed server; the tail of its log acknowledges entries of a run that is damaged in the tables."""
     server = start(options={**MENDING, "checkpoint-interval-ms": 600_000})
     with server.client() as client:
-        fill(client, "s", 300)
-        client.ask("XGROUP", "CREATE", "s", "g", "0")
-        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "100", "STREAMS", "s", ">")
-        first = client.ask("XRANGE", "s", "-", "+", "COUNT", "1").split(b"\r\n")[3]
-        client.ask("SAVE")
-        assert client.ask("XACK", "s", "g", first.decode()) == b":1\r\n"
+        acknowledge_the_first_of_a_run(client)
     server.kill()
     flip(server.directory, "pel")
     return server
@@ -183,12 +189,7 @@ def test_damage_in_the_way_of_checkpoints_keeps_the_log_from_the_disk_no_longer_
     """Else a repair, which goes by what is on the disk, never catches up; and `everysec` would be no second."""
     server = start_riverbed(options={**QUIET, "appendfsync": "everysec"})
     with server.client(timeout_s=600) as client:
-        fill(client, "s", 300)
-        client.ask("XGROUP", "CREATE", "s", "g", "0")
-        client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", "100", "STREAMS", "s", ">")
-        first = client.ask("XRANGE", "s", "-", "+", "COUNT", "1").split(b"\r\n")[3]
-        client.ask("SAVE")
-        assert client.ask("XACK", "s", "g", first.decode()) == b":1\r\n"
+        acknowledge_the_first_of_a_run(client)
         flip(server.directory, "pel")
         assert b"damaged" in client.ask("SAVE")
         client.pipeline([("XADD", "t", "*", "f", "x" * (1 << 18)) for _ in range(16)])

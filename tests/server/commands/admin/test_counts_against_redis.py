@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -37,15 +36,7 @@ SCRIPTS = {
 FIELDS = ("cmd", "multi", "flags", "db", "sub", "psub", "user", "resp")
 
 
-@pytest.fixture(autouse=True)
-def _as_before(server: RiverbedServer, oracle: RedisServer) -> Iterator[None]:
-    """Both servers are primaries that need no replica."""
-    yield
-    for each in (server, oracle):
-        with each.client() as client:
-            client.ask("REPLICAOF", "NO", "ONE")
-            client.ask("CONFIG", "SET", "min-replicas-to-write", 0)
-            client.ask("ACL", "DELUSER", "ann")
+pytestmark = pytest.mark.usefixtures("primaries")
 
 
 def line_of(other: RawClient, number: int) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -43,16 +42,7 @@ OWN = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _as_before(server: RiverbedServer, oracle: RedisServer) -> Iterator[None]:
-    """Both servers are primaries that need no replica, with a user of few rights."""
-    yield
-    for each in (server, oracle):
-        with each.client() as client:
-            client.ask("REPLICAOF", "NO", "ONE")
-            client.ask("CONFIG", "SET", "min-replicas-to-write", 0)
-            client.ask("ACL", "DELUSER", "ann")
-            client.ask("SELECT", 0)
+pytestmark = pytest.mark.usefixtures("primaries")
 
 
 def shown(server: RiverbedServer | RedisServer, script: str) -> list[bytes]:
