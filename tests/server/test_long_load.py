@@ -204,7 +204,7 @@ def test_shutdown_ends_a_load_at_once_and_loses_nothing(loading: HeldServer, wor
         client.send("SHUTDOWN", *words)
         assert client.rest_until_closed() == b""
     assert loading.wait_ended() == 0
-    assert "Received shutdown signal during loading, exiting now." in loading.log_tail()
+    assert "Received shutdown signal during loading, exiting now." in loading.log_text()
     loading.gate.touch()
     with loading, loading.client() as client:
         assert client.ask("DBSIZE") == b":%d\r\n" % KEYS
@@ -232,7 +232,7 @@ def test_a_damaged_log_ends_the_start_and_every_connection(held: HeldServer) -> 
         held.gate.touch()
         assert client.rest_until_closed() == b""
     assert held.wait_ended() == 1
-    tail = held.log_tail()
+    tail = held.log_text()
     assert "damaged data: " in tail
     assert "riverbed check" in tail
     assert "Traceback" not in tail
@@ -243,7 +243,7 @@ def test_a_damaged_log_ends_the_start_and_every_connection(held: HeldServer) -> 
 def test_clients_find_no_server_during_a_short_load(held: HeldServer) -> None:
     held.patience_s = 3600.0
     held.spawn()
-    while "data in" not in held.log_tail():
+    while "data in" not in held.log_text():
         time.sleep(0.01)
     for _ in range(20):
         with pytest.raises(ConnectionRefusedError):
@@ -287,5 +287,5 @@ def test_a_server_that_cannot_listen_in_the_middle_of_its_load_does_not_start(he
     held.options["unixsocket"] = str(path)
     held.spawn()
     assert held.wait_ended() == 1
-    assert str(path) in held.log_tail()
-    assert "Traceback" not in held.log_tail()
+    assert str(path) in held.log_text()
+    assert "Traceback" not in held.log_text()

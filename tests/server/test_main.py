@@ -300,9 +300,9 @@ def test_log_level_changes_while_it_runs(start_riverbed: StartRiverbed) -> None:
     server = start_riverbed(options={"loglevel": "warning"})
     with server.client() as client:
         assert client.ask("CONFIG", "SET", "loglevel", "notice") == b"+OK\r\n"
-    assert "data in" not in server.log_tail()
+    assert "data in" not in server.log_text()
     server.stop()
-    assert "stopped" in server.log_tail()
+    assert "stopped" in server.log_text()
 
 
 def test_maxclients_gives_way_to_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:

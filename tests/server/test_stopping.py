@@ -88,7 +88,7 @@ def test_a_stop_that_waits_serves_reads_and_is_averted_as_in_redis(server: Serve
         assert not is_waiting(server)
         assert client.ask("SHUTDOWN", "ABORT") == NO_SHUTDOWN
         assert client.ask("XLEN", "s") == b":2\r\n"
-    assert "Shutdown manually aborted." in server.log_tail()
+    assert "Shutdown manually aborted." in server.log_text()
 
 
 def test_a_signal_to_stop_is_averted_as_in_redis(server: Server) -> None:
@@ -113,7 +113,7 @@ def test_a_second_interrupt_ends_the_wait_with_status_1(server: Server) -> None:
         until_waiting(server)
         os.kill(server.pid, signal.SIGINT)
         assert server.wait_ended() == 1
-    assert "You insist... exiting now." in server.log_tail()
+    assert "You insist... exiting now." in server.log_text()
     server.start()
     with server.client() as client:
         assert client.ask("XLEN", "s") == b":1\r\n"
@@ -181,7 +181,7 @@ def test_a_redis_and_a_riverbed_that_follow_are_waited_for(
     for replica in replicas:
         with replica.client() as client:
             assert client.ask("XLEN", "s") == b":3000\r\n"
-    assert "2 of 2 replicas are in sync when shutting down." in primary.log_tail()
+    assert "2 of 2 replicas are in sync when shutting down." in primary.log_text()
 
 
 def test_a_replica_that_stops_waits_for_those_that_follow_it(start_riverbed: StartRiverbed) -> None:

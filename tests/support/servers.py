@@ -226,7 +226,12 @@ class Server:
             return []
         return [int(pid) for pid in pids if (module in (runs := _command_line(pid))) and (module or _SCRUB not in runs)]
 
+    def log_text(self) -> str:
+        """All that the server has logged."""
+        return self.log_path.read_text(errors="replace")
+
     def log_tail(self, byte_count: int = 6000) -> str:
+        """The end of that, for the message of a test that fails."""
         try:
             data = self.log_path.read_bytes()
         except FileNotFoundError:

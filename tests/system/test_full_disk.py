@@ -234,7 +234,7 @@ def test_a_trim_alone_brings_writes_back(server: RiverbedServer, small_disk: Pat
         assert client.ask("XTRIM", "a", "MAXLEN", 10).startswith(b":")
         writer.append_until_accepted(client, b"b")
         assert client.ask("XLEN", "a") == b":10\r\n"
-    assert "the disk is nearly full: writes are refused" in server.log_tail()
+    assert "the disk is nearly full: writes are refused" in server.log_text()
     server.kill()
     server.start()
     with server.client() as client:

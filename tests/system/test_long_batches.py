@@ -142,7 +142,7 @@ def test_damage_in_a_long_batch_is_noticed_and_it_comes_again(start_riverbed: St
 
         proxy.alter = flip
         append_long(client, "s", 40 * MB)
-        until(lambda: "checksum does not match" in replica.log_tail(), "a complaint")
+        until(lambda: "checksum does not match" in replica.log_text(), "a complaint")
         until_level(primary, replica)
         until(partial(has_spilled_nothing, replica), "the end of the file")
         with replica.client() as reader:

@@ -118,7 +118,7 @@ def test_the_log_says_why_a_replica_is_sent_everything(
     with primary.client() as client:
         fill(client, "s", 100)
     assert absence(primary, replica, write_and_rewrite) == (1, 0, 1)
-    assert "is sent everything: the log that is kept does not have what it lacks" in primary.log_tail()
+    assert "is sent everything: the log that is kept does not have what it lacks" in primary.log_text()
 
 
 def test_a_compaction_of_the_stopped_primary(start_riverbed: StartRiverbed, start_replica: StartReplica) -> None:
@@ -160,7 +160,7 @@ def test_a_damaged_end_of_the_former_log_costs_a_full_sync(
         fill(client, "s", 100)
     full, _, _ = absence(primary, replica, rewrite_and_damage)
     assert full == 1
-    assert "is sent everything: it has nothing, or what another server wrote" in primary.log_tail()
+    assert "is sent everything: it has nothing, or what another server wrote" in primary.log_text()
     for path, data in sound.items():
         path.write_bytes(data)
 

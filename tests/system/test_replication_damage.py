@@ -111,7 +111,7 @@ def test_damage_on_the_link_is_noticed_and_what_it_hit_comes_again(start_riverbe
         follow(replica, proxy.port)
         proxy.alter = lambda data, passed: data.replace(b"precious", b"preciouz")
         client.ask("XADD", "s", "*", "f", "precious")
-        until(lambda: "damaged" in replica.log_tail(), "a complaint")
+        until(lambda: "damaged" in replica.log_text(), "a complaint")
         assert entries(replica) == b"*0\r\n"
         proxy.alter = None
         until_level(primary, replica)
@@ -217,7 +217,7 @@ def test_a_full_sync_with_a_flipped_bit_is_refused_and_comes_again(start_riverbe
 
         proxy.alter = flip
         client.ask("REPLICAOF", "127.0.0.1", proxy.port)
-        until(lambda: "checksum does not match" in replica.log_tail(), "a complaint")
+        until(lambda: "checksum does not match" in replica.log_text(), "a complaint")
         assert ask_old(client) == old
         proxy.refuses = False
         until_level(primary, replica)

@@ -139,7 +139,7 @@ def test_a_link_that_falls_silent_is_given_up_and_what_was_missed_comes_from_the
         with Storm(primary, base_seed() + 400, (STREAMS, GROUP_FAMILY, NEWER_FAMILY, LASTING, CONNECTION)) as storm:
             link.silence()
             until_down(replica)
-            until(lambda: "no byte came for 2 s" in replica.log_tail(), "the reason")
+            until(lambda: "no byte came for 2 s" in replica.log_text(), "the reason")
             until(lambda: info(primary)["connected_slaves"] == "0", "the end of a silent replica")
             before = storm.commands
             until(lambda: storm.commands > before, "some writes that the replica misses")

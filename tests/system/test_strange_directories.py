@@ -425,7 +425,7 @@ def test_a_server_refuses_tables_that_are_none_in_one_line_or_makes_them_again(
     assert "Traceback" not in str(refusal.value)
     assert path.read_bytes() == contents
     server = start_riverbed(place.directory)
-    assert "made the tables again: " in server.log_tail()
+    assert "made the tables again: " in server.log_text()
     with server.client() as client:
         assert client.ask("DBSIZE") != b":0\r\n"
     kept = place.directory / "replaced/state-2/data.mdb"  # something else is kept as `state` already

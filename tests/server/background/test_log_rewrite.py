@@ -226,7 +226,7 @@ def test_a_stop_is_what_the_log_names_as_the_end_of_a_rewrite(gate: Gate, riverb
         assert client.ask("BGREWRITEAOF") == STARTED
         child_of(riverbed)
     riverbed.stop()
-    assert "the log was not rewritten: the server is stopping" in riverbed.log_tail()
+    assert "the log was not rewritten: the server is stopping" in riverbed.log_text()
 
 
 def test_the_process_ends_with_a_server_that_is_killed(gate: Gate, riverbed: RiverbedServer) -> None:

@@ -327,7 +327,7 @@ def test_a_snapshot_whose_columns_fail_is_whole_without_them(with_columns: River
     assert open_snapshot(folder(server) / "monday", verify=True).manifest.entries == 2000
     names = sorted(path.name for path in (folder(server) / "monday").iterdir())
     assert names == ["data.mdb", "manifest.json", "streams.jsonl"]
-    assert "has no columns: their process has ended" in server.log_tail()
+    assert "has no columns: their process has ended" in server.log_text()
 
 
 def test_a_snapshot_whose_process_is_killed_ends_before_that_of_its_columns(with_columns: RiverbedServer) -> None:

@@ -128,7 +128,7 @@ def test_without_a_free_reader_only_long_replies_are_refused_and_nothing_is_undo
         assert client.ask("XRANGE", "big", "-", "+").startswith(b"*30\r\n")
         assert client.ask("RIVERBED", "SNAPSHOT").startswith(b"*")
         assert client.ask("XLEN", "s") == b":2\r\n"
-        assert "undone" not in server.log_tail()
+        assert "undone" not in server.log_text()
 
 
 @contextlib.contextmanager

@@ -255,7 +255,7 @@ def test_many_who_ask_at_once_are_answered_alike(watched: tuple[RiverbedServer, 
 def test_there_is_no_port_unless_asked_for(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
         assert client.ask("CONFIG", "GET", "metrics-port") == b"*2\r\n$12\r\nmetrics-port\r\n$1\r\n0\r\n"
-    assert "metrics on port" not in riverbed.log_tail()
+    assert "metrics on port" not in riverbed.log_text()
 
 
 def test_a_port_in_use_is_told_by_its_setting(watched: tuple[RiverbedServer, int], tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_key_may_have_a_password(start_tls: Start, certificates: Certificates)
         tls_auth_clients="no", tls_cert_file=pair.cert, tls_key_file=pair.key, tls_key_file_pass="secret"
     )
     assert is_served(server, client_context(certificates))
-    assert "secret" not in server.log_tail(1 << 20)
+    assert "secret" not in server.log_text()
 
 
 # -- real clients ------------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ def test_handshakes_count_as_clients_and_are_cut_off_when_they_take_too_long(sta
                 assert connection.recv(100) == b""  # without a byte in plain text
         assert b"riverbed_tls_handshakes:0\r\n" in client.ask("INFO", "clients")
         assert is_served(server, client_context(server.certificates, server.certificates.client))
-    assert server.log_tail().count("TLS handshakes took longer than 10 s") == 1
+    assert server.log_text().count("TLS handshakes took longer than 10 s") == 1
 
 
 def test_a_client_without_tls_is_cut_off_with_one_line_in_the_log(start_tls: Start) -> None:
@@ -282,7 +282,7 @@ def test_a_client_without_tls_is_cut_off_with_one_line_in_the_log(start_tls: Sta
         with RawClient(server.port) as client:
             client.send("PING")
             assert client.rest_until_closed() == b""
-    assert server.log_tail().count("did not speak TLS to a port with TLS") == 1
+    assert server.log_text().count("did not speak TLS to a port with TLS") == 1
     with server.client() as client:
         assert client.ask("PING") == b"+PONG\r\n"
 
@@ -296,7 +296,7 @@ def test_a_client_with_tls_at_the_plain_port_is_cut_off_with_one_line_in_the_log
     with RawClient(port) as client:
         assert client.ask("PING") == b"+PONG\r\n"
         assert b"client_query_buffer_limit_disconnections:0\r\n" in client.ask("INFO", "stats")
-    assert server.log_tail().count("spoke TLS to a port without TLS") == 1
+    assert server.log_text().count("spoke TLS to a port without TLS") == 1
 
 
 def test_a_handshake_byte_by_byte_is_a_handshake(start_tls: Start) -> None:
@@ -396,7 +396,7 @@ def test_a_hello_that_announces_much_gets_no_memory(start_tls: Start, first: int
                     assert stranger.recv(1 << 16) == b""
         assert client.ask("PING") == b"+PONG\r\n"
         assert server.private_bytes() - before < 10 << 20
-    assert "it has more than 16 kB" in server.log_tail()
+    assert "it has more than 16 kB" in server.log_text()
 
 
 @pytest.mark.parametrize(("count", "is_let_in"), [(10, True), (100, False)])

@@ -156,5 +156,5 @@ def test_a_replica_shows_its_own_certificate(start_tls: Start, tmp_path: Path, s
         if shown == "client":
             until(lambda: is_up(follower), "a link")
         else:
-            until(lambda: "handshakes failed" in primary.log_tail(), "a handshake that fails")
+            until(lambda: "handshakes failed" in primary.log_text(), "a handshake that fails")
             assert not is_up(follower)

@@ -80,7 +80,7 @@ def test_a_wrong_certificate_is_an_error_and_the_old_one_stays(
         assert client.tree("CONFIG", "GET", "maxclients").pairs()[0][1].text == b"10000"
     assert shown(server.port, certificates) == first
     assert not is_served(server, client_context(certificates))  # clients must still show theirs
-    assert re.search(f"TLS goes on as before: tls-cert-file.*: .*{path}.*: ", server.log_tail())
+    assert re.search(f"TLS goes on as before: tls-cert-file.*: .*{path}.*: ", server.log_text())
 
 
 def test_certificate_and_key_change_together_and_the_file_is_rewritten(

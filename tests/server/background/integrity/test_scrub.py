@@ -69,7 +69,7 @@ def test_a_flipped_bit_in_a_base_is_found_after_a_start_and_a_rewrite_mends_it(s
     assert "\nriverbed_scrub_damaged_files 1.0\n" in page
     assert urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60).read() == b"ok\n"
     until_scrubbed(server)
-    lines = [line for line in server.log_tail().splitlines() if "damage on the disk: " in line]
+    lines = [line for line in server.log_text().splitlines() if "damage on the disk: " in line]
     assert len(lines) == 1, "one line, however often it is found"
     assert "Run BGREWRITEAOF" in lines[0]
     with server.client() as client:
@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_the_kept_end_of_the_former_log_is_found(server: Riverb
     flip(path)
     until(lambda: info(server, "persistence")[FIELDS[0]] == "1", "the damage")
     assert path.name in info(server, "persistence")[FIELDS[1]]
-    assert "Only replicas that are away would need it" in server.log_tail()
+    assert "Only replicas that are away would need it" in server.log_text()
     flip(path)
     until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
 
@@ -97,7 +97,7 @@ def test_a_damaged_end_of_the_former_log_is_given_up_and_deleted(server: Riverbe
     with server.client() as client:
         assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
     until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of the damage")
-    assert "the backlog was damaged and has ended" in server.log_tail()
+    assert "the backlog was damaged and has ended" in server.log_text()
     until(lambda: not path.exists(), "the end of the file")
     assert server.stop() == 0
     server.start()
@@ -121,7 +121,7 @@ def test_a_sound_log_that_is_written_and_rewritten_meanwhile_stays_sound(server:
             rewritten(server)
             until_scrubbed(server)
     assert info(server, "persistence")[FIELDS[0]] == "0"
-    assert "damage on the disk" not in server.log_tail()
+    assert "damage on the disk" not in server.log_text()
     assert server.stop() == 0
 
 
@@ -140,7 +140,7 @@ def test_a_flipped_bit_in_a_value_of_the_tables_is_found_and_a_repair_mends_it(s
     assert found["riverbed_scrub_last_damage"].startswith("table entries: entry 9999999999999-7 of stream ")
     assert found["riverbed_scrub_damaged_files"] == "1"
     until_scrubbed(server)
-    (line,) = (line for line in server.log_tail().splitlines() if "damage on the disk: " in line)
+    (line,) = (line for line in server.log_text().splitlines() if "damage on the disk: " in line)
     assert "by RIVERBED REPAIR, or by `riverbed check --repair`" in line
     with server.client() as client:
         assert client.ask("XRANGE", "s", "9999999999999-7", "+").startswith(b"-ERR")
@@ -207,7 +207,7 @@ def test_one_file_of_a_wrong_length_hides_no_damage_in_others(server: RiverbedSe
         file.truncate(kept.stat().st_size - 10)
     flip(only(server, "*.base.aof"))
     until(lambda: info(server, "persistence")[FIELDS[0]] == "2", "both")
-    assert "Only replicas that are away would need it" in server.log_tail()
+    assert "Only replicas that are away would need it" in server.log_text()
     with server.client() as client:
         assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
     until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of both")
@@ -221,7 +221,7 @@ def test_damage_in_both_halves_says_what_is_left_to_do(server: RiverbedServer) -
     tables = server.directory / STATE_DIRECTORY / DATA_NAME
     change_in_place(tables, value, b"c" + value[1:])
     flip(only(server, "*.base.aof"))
-    until(lambda: "neither can be made of the other" in server.log_tail(), f"the text\n{server.log_tail()}")
+    until(lambda: "neither can be made of the other" in server.log_text(), f"the text\n{server.log_tail()}")
     change_in_place(tables, b"c" + value[1:], value)
     flip(only(server, "*.base.aof"))
     assert server.stop() == 0
@@ -241,16 +241,16 @@ def test_what_cannot_be_read_is_not_called_sound(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "sitecustomize.py").write_text(f"import os, sys\nif {SCRUB!r} in sys.orig_argv:\n    os._exit(1)\n")
     server = start_riverbed(options={"scrub-interval": 1})
-    until(lambda: f"0 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
+    until(lambda: f"0 damaged, and {DATA_NAME} could not be read" in server.log_text(), "the scrub")
     assert server.stop() == 0
 
 
 def test_tables_that_are_deleted_beside_the_server_are_damage(server: RiverbedServer) -> None:
     path = server.directory / STATE_DIRECTORY / DATA_NAME
     path.unlink()
-    until(lambda: f"1 damaged, and {DATA_NAME} could not be read" in server.log_tail(), "the scrub")
+    until(lambda: f"1 damaged, and {DATA_NAME} could not be read" in server.log_text(), "the scrub")
     assert f"{path} is gone" in info(server, "persistence")[FIELDS[1]]
-    assert "RIVERBED REPAIR makes them again" in server.log_tail()
+    assert "RIVERBED REPAIR makes them again" in server.log_text()
     with server.client() as client:
         assert client.ask("CONFIG", "SET", "auto-repair", "yes") == b"+OK\r\n"
     until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", f"the repair\n{server.log_tail()}")
@@ -277,9 +277,9 @@ def test_what_the_server_mends_is_not_asked_of_its_operator(server: RiverbedServ
         flip(only(server, "*.base.aof"))
         (server.directory / LOG_DIRECTORY / LOG_MANIFEST).unlink()
         assert client.ask("CONFIG", "SET", "scrub-interval", "1") == b"+OK\r\n"
-    until(lambda: ": 2 damaged" in server.log_tail(), f"the scrub\n{server.log_tail()}")
+    until(lambda: ": 2 damaged" in server.log_text(), f"the scrub\n{server.log_tail()}")
     until(lambda: info(server, "persistence")[FIELDS[0]] == "0", "the end of both")
-    told = [line for line in server.log_path.read_text().splitlines() if "damage on the disk: " in line]
+    told = [line for line in server.log_text().splitlines() if "damage on the disk: " in line]
     assert len(told) == 2 and not any("BGREWRITEAOF" in line for line in told), told
     assert "and writes it again" in told[0] and "makes the log again of the tables" in told[1]
 
@@ -312,6 +312,6 @@ def test_tables_that_end_the_process_that_reads_them_are_damaged(
     )
     server = start_riverbed(options={"scrub-interval": 1, "auto-repair": "yes"})
     until(lambda: info(server, "persistence")["riverbed_repairs"] != "0", "the repair")
-    assert "broken pages ended the process of the scrub" in server.log_path.read_text()
-    assert "could not be read" in server.log_path.read_text()
+    assert "broken pages ended the process of the scrub" in server.log_text()
+    assert "could not be read" in server.log_text()
     assert server.stop() == 0

@@ -382,7 +382,7 @@ def test_users_that_cannot_be_saved_stay_and_so_does_the_file(start_riverbed: St
         set_user(admin, "u", "on", ">p", "~a*", "+xadd")
         file.parent.rename(tmp_path / "elsewhere")
         assert admin.ask("ACL", "SAVE").startswith(b"-ERR There was an error trying to save the ACLs")
-        assert "the users were not saved: " in server.log_tail()
+        assert "the users were not saved: " in server.log_text()
         assert b"user u on" in admin.ask("ACL", "LIST")
         (tmp_path / "elsewhere").rename(file.parent)
         assert b"user u " not in file.read_bytes()

@@ -146,7 +146,7 @@ class Store:
             self.server.process = None
             wanted_memory = self._was_killed_for_memory()
             # a server that is giving up already has no handler any more
-            was_sent = -status == SIGNALS.get(way, signal.SIGTERM) and "; stopping" in self.server.log_tail()
+            was_sent = -status == SIGNALS.get(way, signal.SIGTERM) and "; stopping" in self.server.log_text()
             if status == -signal.SIGKILL and wanted_memory:
                 self.told["servers killed for want of memory"] += 1
             elif status < 0 and not was_sent:
