@@ -28,6 +28,7 @@ from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import (
     TABLE_DAMAGE,
+    DamagedRowError,
     LogWriteError,
     Refusal,
     ReplayError,
@@ -313,7 +314,7 @@ class Engine:
         durability = Durability(self.log, self.tables, self.clock)
         try:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
-        except lmdb.Error as error:
+        except (DamagedRowError, lmdb.Error) as error:
             self._tables_failed(error)
             raise
         self.space.uncommitted_bytes = 0
@@ -327,7 +328,7 @@ class Engine:
     def write_part(self) -> None:
         """Put rows that the next checkpoint would put into the tables, which commits them, see `WriteTxn.write_part`.
 
-        Raises lmdb.Error, with the state as it was.
+        Raises DamagedRowError, lmdb.Error, with the state as it was.
         """
         self._write_rows(self.txn.write_part)
 
@@ -338,12 +339,15 @@ class Engine:
     def _write_rows(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except lmdb.Error as error:
+        except (DamagedRowError, lmdb.Error) as error:
             self._tables_failed(error)
             raise
 
-    def _tables_failed(self, error: lmdb.Error) -> None:
+    def _tables_failed(self, error: DamagedRowError | lmdb.Error) -> None:
         """Have the state as it was before LMDB could not write.  Raises StateLostError."""
+        if isinstance(error, DamagedRowError):  # it is as it was
+            self.checkpoints.met_damage()
+            return
         self.checkpoints.failed(reason_of(error))
         self.state.restore(self.txn.changes)
 

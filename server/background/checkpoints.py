@@ -113,7 +113,7 @@ class Checkpoints:
                 engine.write_behind()
         if self._most_parts is not None:
             self._keep_pace(self._most_parts)
-        elif self._engine.log.is_full or (self._engine.dirty_bytes >= CHECKPOINT_BYTES and self._is_worth_it()):
+        elif engine.checkpoints.last_ok and (engine.log.is_full or self._is_worth_it()):  # else it is tried again
             self._checkpoint()
             return
         if self._timer is None:
@@ -121,6 +121,8 @@ class Checkpoints:
 
     def _is_worth_it(self) -> bool:
         """Whether enough was logged for the number of streams that have changed."""
+        if self._engine.dirty_bytes < CHECKPOINT_BYTES:
+            return False
         times = min(1 + self._engine.txn.changed_streams // STREAMS_A_CHECKPOINT, _MAX_TIMES)
         if self._engine.txn.follows:
             times *= REPLICA_TIMES

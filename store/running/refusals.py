@@ -51,3 +51,8 @@ class Refusals:
             self.reason = Refusal.TABLES_FAILED
         elif self.reason is None:
             self.reason = reason
+
+    def damage_met(self) -> None:
+        """Refuse writes if damage keeps too much of the log out of the tables: most damage is mended long before."""
+        if self._space.is_overdue:
+            self.tables_failed(Refusal.TABLES_UNWRITTEN)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The bytes of pages that a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
+# So many bytes of the log may be in no table because damage is in the way of checkpoints; then writes are refused.
+MAX_UNCOMMITTED_BYTES: Final = 32 << 20
 
 
 class Space:
@@ -39,6 +41,11 @@ class Space:
     def is_due(self) -> bool:
         """Whether so much was written that free space must be measured again."""
         return self._unchecked_bytes > self._most_unchecked_bytes
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether so much was logged since the last checkpoint that it must not become more without one."""
+        return self.uncommitted_bytes >= MAX_UNCOMMITTED_BYTES
 
     def take(self, size: int) -> None:
         """Count `size` bytes that were written to the log."""
@@ -70,9 +77,9 @@ class Space:
     def judge(self, txn: Transaction, refusal: Refusal | None) -> Refusal | None:
         """-> why writes are refused from now on; `refusal` is the present reason.
 
-        After a write that failed and was undone, for any reason, writes are tried again when there is space.  The disk
-        may be short of space, or the tables may be near `quota_bytes`.  If free space cannot be measured, nothing
-        changes, and the next batch measures again.
+        After a write that failed and was undone, for any reason, writes are tried again when there is space, unless a
+        checkpoint is overdue.  The disk may be short of space, or the tables may be near `quota_bytes`.  If free space
+        cannot be measured, nothing changes, and the next batch measures again.
         """
         try:
             disk = self._files.free_bytes(self._directory)
@@ -82,7 +89,7 @@ class Space:
             return refusal
         self._unchecked_bytes = 0
         self._most_unchecked_bytes = reserve >> 4
-        if refusal in UNTIL_A_RESTART:
+        if refusal in UNTIL_A_RESTART or (refusal is Refusal.TABLES_UNWRITTEN and self.is_overdue):
             return refusal
         disk -= _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes  # by the next checkpoint
         quota -= self.uncommitted_bytes

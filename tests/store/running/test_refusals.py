@@ -7,7 +7,10 @@ from unittest.mock import MagicMock
 import lmdb
 import pytest
 
-from riverbed.store.errors import Refusal
+from riverbed.store.errors import DamagedRowError, Refusal
+from riverbed.store.ids import StreamID
+from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
+from tests.support.store.planting import RefusingRows
 from tests.support.store.stores import Store, ids_of
 
 
@@ -47,3 +50,30 @@ def test_the_refusal_after_a_checkpoint_names_what_failed(store: Store, error: l
     store.engine.check_space()
     store.checkpoint()
     assert store.engine.refusal is None
+
+
+def test_damage_in_the_way_of_checkpoints_refuses_writes_when_much_is_in_no_table(store: Store) -> None:
+    refusing = RefusingRows()
+    store.txn.dirty.append(refusing)
+
+    def judged() -> Refusal | None:
+        with pytest.raises(DamagedRowError):
+            store.engine.checkpoint()
+        assert not store.engine.checkpoints.last_ok
+        store.engine.check_space()
+        return store.engine.refusal
+
+    size = MAX_UNCOMMITTED_BYTES // 8
+    stream = store.fill(b"s", 1)
+    for number in range(2, 9):
+        stream.append_entry(StreamID(number << 64), [b"f", b"x" * size])
+        store.commit()
+    assert judged() is None
+    stream.append_entry(StreamID(9 << 64), [b"f", b"x" * size])
+    store.commit()
+    assert judged() is Refusal.TABLES_UNWRITTEN
+    store.txn.dirty.remove(refusing)
+    store.checkpoint()
+    store.engine.check_space()
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (None, True)
+    assert store.stream(b"s").length == 9

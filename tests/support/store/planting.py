@@ -9,6 +9,7 @@ from typing import Any
 import lmdb
 
 from riverbed.store.check import check
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.packing import pack_row, unpack_row
 from riverbed.store.format.streams import NodeRow, StreamRow
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
@@ -19,6 +20,16 @@ from riverbed.store.wire import seal
 from tests.support.store.stores import Store, sid
 
 Damage = Callable[["Rows"], object]
+
+
+class RefusingRows:
+    """Rows in memory that damage keeps from being written."""
+
+    def write_back(self) -> None:
+        raise DamagedRowError("a row")
+
+    def write_part(self) -> bool:
+        raise DamagedRowError("a row")
 
 
 class Rows:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import re
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
 
+from riverbed.server.background.checkpoints import RETRY_S
 from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.link import LinkError
 from riverbed.store.databases.transaction import MAX_CHANGED
-from riverbed.store.errors import DamagedRowError
+from riverbed.store.groups.young import MAX_PART
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.repair import REPLACED_DIRECTORY
 from tests.conftest import StartRiverbed
@@ -30,9 +32,9 @@ from tests.support.raw import RawClient
 from tests.support.read_log import unpadded
 from tests.support.replicas import fill, follow, info, until_level
 from tests.support.servers import RiverbedServer, StartError
-from tests.support.store.planting import flip_row
+from tests.support.store.planting import RefusingRows, flip_row
 from tests.support.ticks import Ticks, in_loop
-from tests.support.waiting import until
+from tests.support.waiting import until, until_true
 
 MENDING = {**QUIET, "auto-repair": "yes"}
 # Rows of entries as large as this have pages of their own.
@@ -81,7 +83,7 @@ def flip(directory: Path, table: str) -> None:
 def test_a_start_whose_log_ends_on_a_damaged_row_makes_the_tables_again(start_riverbed: StartRiverbed) -> None:
     server = with_tail_on_damage(start_riverbed)
     server.start()
-    assert "made the tables again" in server.log_tail()
+    assert "made the tables again" in server.log_text()
     with server.client() as client:
         assert client.ask("XPENDING", "s", "g").startswith(b"*4\r\n:99\r\n")
         assert client.ask("XLEN", "s") == b":300\r\n"
@@ -160,7 +162,7 @@ def test_a_broken_page_is_mended_like_a_damaged_row(start_riverbed: StartRiverbe
                 at = data.find(VALUE, page + PAGE_BYTES)
         answer = client.ask(*ASK)
         assert re.match(rb"-ERR .*damaged.*The tables are being made again\r", answer), answer
-        assert "the tables are being made again of the log" in server.log_tail()
+        assert "the tables are being made again of the log" in server.log_text()
         until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
         assert VALUE in client.ask(*ASK)
         assert client.ask("XLEN", "s") == b":20001\r\n"
@@ -201,21 +203,12 @@ def test_damage_in_the_way_of_checkpoints_keeps_the_log_from_the_disk_no_longer_
 
 
 def test_replies_do_not_wait_for_rows_that_cannot_be_written_beside_damage(tmp_path: Path) -> None:
-    class Refusing:
-        """Rows that damage keeps from being written."""
-
-        def write_back(self) -> None:
-            raise DamagedRowError("a row")
-
-        def write_part(self) -> bool:
-            raise DamagedRowError("a row")
-
     async def body() -> None:
         ticks = Ticks(tmp_path)
         client, other = ticks.connect(), ticks.connect()
         met: list[None] = []
         ticks.executor.events.damaged.append(lambda: met.append(None))
-        refusing = Refusing()
+        refusing = RefusingRows()
         ticks.engine.txn.dirty.append(refusing)
         keys = range(MAX_CHANGED + 1000)
         replies = await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in keys))
@@ -227,6 +220,36 @@ def test_replies_do_not_wait_for_rows_that_cannot_be_written_beside_damage(tmp_p
         assert refusing in dirty
         assert len(dirty) <= MAX_CHANGED + 1
         dirty.remove(refusing)
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("delivered", [1, 2 * MAX_PART])
+def test_a_checkpoint_that_damage_is_in_the_way_of_is_tried_again_once_a_second(tmp_path: Path, delivered: int) -> None:
+    """Not by each tick, nor by each view that a long reply waits for, however many rows are to be put first."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, engine = ticks.connect(), ticks.engine
+        tried: list[None] = []
+        ticks.executor.events.damaged.append(lambda: tried.append(None))
+        refusing = RefusingRows()
+        engine.txn.dirty.append(refusing)
+        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", *(["XADD s * f v"] * delivered))
+        await ticks.ask(client, f"XREADGROUP GROUP g c COUNT {delivered} STREAMS s >")
+        await ticks.ask(client, *("XADD big * f " + "x" * (1 << 18) for _ in range(6)))
+        await until_true(lambda: bool(tried))
+        before, begun_s = len(tried), time.monotonic()
+        for number in range(30):
+            await ticks.ask(client, "XADD big * f " + "x" * (1 << 16))
+            replies = await ticks.ask(client, "XRANGE big - +")
+            assert replies[0].startswith(b"*%d\r\n" % (7 + number))
+        assert len(tried) - before <= 1 + (time.monotonic() - begun_s) / RETRY_S
+        assert "rdb_last_bgsave_status:err" in (await ticks.ask(client, "INFO persistence"))[0].decode()
+        engine.txn.dirty.remove(refusing)
+        await until_true(lambda: engine.checkpoints.last_ok)
+        assert (await ticks.ask(client, "XLEN big")) == [b":36\r\n"]
         ticks.close()
 
     in_loop(body())
@@ -262,7 +285,7 @@ def test_a_replica_that_meets_damage_mends_it_by_its_own_log(start_riverbed: Sta
         assert client.ask("XCLAIM", "s", "g", "Bob", "0", first, "JUSTID").startswith(b"*1")
         until(lambda: persistence(replica)["riverbed_repairs"] == "1", f"the repair\n{replica.log_tail()}")
         until_level(primary, replica)
-        assert info(primary, "stats")["sync_full"] == syncs, replica.log_path.read_text() + primary.log_path.read_text()
+        assert info(primary, "stats")["sync_full"] == syncs, replica.log_text() + primary.log_text()
         ask = ("XPENDING", "s", "g")
         with replica.client() as other:
             assert other.ask(*ask) == client.ask(*ask)
