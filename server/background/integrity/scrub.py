@@ -25,7 +25,7 @@ from riverbed.server.background.worker_modules import SCRUB
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.log.manifest import LogFile
 from riverbed.store.log.scrub import scrub, scrubbed_files, scrubbed_part
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def log_walks(engine: Engine) -> list[Walk]:
             file.name,
             file.size if file.size is not None else engine.log.end.position,
             partial(_steps, engine, engine.log, file),
-            _CURE_OF_BACKLOG if file.type is FileType.HISTORY else _CURE,
+            _CURE,
         )
         for file in scrubbed_files(engine.log)
     ]
@@ -300,9 +300,14 @@ class Scrub:
             except FileNotFoundError:
                 continue  # a rewrite has done away with it
             except (CorruptionError, OSError) as error:
-                self._found(walk.name, error, walk.cure)
+                self._found(walk.name, error, self._cure_of(walk))
             else:
                 self._status.damage.pop(walk.name, None)
+
+    def _cure_of(self, walk: Walk) -> Cure:
+        """What to do about its damage now: a rewrite may have made a kept end of the former log of a file since."""
+        backlog = self._engine.log.home.manifest.backlog
+        return _CURE_OF_BACKLOG if walk.name in {file.name for file in backlog} else walk.cure
 
     def _paced(self, steps: Iterator[int]) -> Iterator[int]:
         begun_s = self._monotonic()

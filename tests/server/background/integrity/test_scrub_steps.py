@@ -16,6 +16,7 @@ from riverbed.store.engine import Engine
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
 from tests.support.read_log import unpadded
+from tests.support.rewriter import rewrite_here
 from tests.support.ticks import Ticks, in_loop
 
 
@@ -147,6 +148,24 @@ def test_a_damaged_file_counts_for_the_log_that_was_read(tmp_path: Path, replace
             with pytest.raises(CorruptionError):
                 list(walk.steps())
         engine.keeper.log = real
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_file_that_a_rewrite_has_replaced_since_it_was_listed_is_called_a_kept_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, appendfsync="always")
+        await ticks.ask(ticks.connect(), "XADD k 1-1 f v", "XADD k 1-2 f v")
+        walks = log_walks(ticks.engine)
+        name = damage_log(ticks)
+        rewrite_here(monkeypatch, ticks.engine)
+        await ticks.server.rewriting.start()
+        ticks.server.scrub._walk(walks)
+        assert list(ticks.server.scrub._status.damage) == [name]
+        assert "Only replicas that are away would need it" in caplog.text
         ticks.close()
 
     in_loop(body())
