@@ -136,7 +136,7 @@ class PendingReads(Members):
         parts: list[bytes] = []
         consumer_no = None if consumer is None else consumer.consumer_no
         count = cost = 0
-        size = 2  # mostly the entries asked for are in one run or two
+        size = min(most, 2)  # mostly the entries asked for are in one run or two
         position: StreamID | None = start if self.pel_count else None
         while count < most and cost < _SHOW_COST and position is not None:
             rows, position = self.pel.rows(position, end, consumer_no, self.consumers.owner_nos, size)
