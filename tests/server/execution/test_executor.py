@@ -505,7 +505,7 @@ def test_failures_that_a_client_can_repeat_are_logged_once_a_minute(
     async def body() -> None:
         clock = HandClock()
         Broken(monkeypatch, b"XLEN", error)
-        ticks = Ticks(tmp_path, clock=clock)
+        ticks = Ticks(tmp_path, clock=clock, auto_repair="no")
         client = ticks.connect()
         await ticks.ask(client, *["XLEN s"] * 50)
         assert caplog.text.count("xlen") == 1

@@ -204,7 +204,7 @@ def test_damage_in_the_way_of_checkpoints_keeps_the_log_from_the_disk_no_longer_
 
 def test_replies_do_not_wait_for_rows_that_cannot_be_written_beside_damage(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = Ticks(tmp_path)
+        ticks = Ticks(tmp_path, auto_repair="no")  # else a process would be started
         client, other = ticks.connect(), ticks.connect()
         met: list[None] = []
         ticks.executor.events.damaged.append(lambda: met.append(None))
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_damage_is_in_the_way_of_is_tried_again_once_a_second(
     """Not by each tick, nor by each view that a long reply waits for, however many rows are to be put first."""
 
     async def body() -> None:
-        ticks = Ticks(tmp_path)
+        ticks = Ticks(tmp_path, auto_repair="no")  # else a process would be started
         client, engine = ticks.connect(), ticks.engine
         tried: list[None] = []
         ticks.executor.events.damaged.append(lambda: tried.append(None))
