@@ -11,7 +11,7 @@ from typing import Final
 from riverbed.store.check.findings import Pass, View, integers, show, show_id
 from riverbed.store.format import groups, pending
 from riverbed.store.format.streams import StreamRow, stream_prefix
-from riverbed.store.groups.young import MAX_IN_RUN
+from riverbed.store.groups.pending.young import MAX_IN_RUN
 from riverbed.store.ids import ID_BYTES, StreamID, pack_id, unpack_id
 from riverbed.store.model import DeliveryPolicy
 from riverbed.store.tables.groups import has_names

@@ -40,7 +40,7 @@ from riverbed.store.format.idempotence import with_records_no
 from riverbed.store.format.log_lines import EXTENSION_NEXT, EXTENSION_START
 from riverbed.store.format.resp import bulk
 from riverbed.store.format.streams import entry_key, packed_id_in, stream_prefix
-from riverbed.store.groups.run_rows import replace_runs
+from riverbed.store.groups.pending.run_rows import replace_runs
 from riverbed.store.tables.places import seek
 from riverbed.store.wire import seal
 

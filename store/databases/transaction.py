@@ -15,8 +15,8 @@ from riverbed.store.databases.lent import PART_BYTES
 from riverbed.store.format.resp import encode_command
 from riverbed.store.format.streams import decode_expiry_key, name_key, unpack_expiry
 from riverbed.store.format.text import quoted
+from riverbed.store.groups.pending.young import MAX_PART
 from riverbed.store.groups.recent_deliveries import RecentDeliveries
-from riverbed.store.groups.young import MAX_PART
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
 from riverbed.store.tables.environment import Tables

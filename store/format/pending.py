@@ -1,4 +1,4 @@
-"""Tables `pel`, `pel_by_consumer` and `pel_by_time`: the runs of pending entries; see `groups/pending_runs.py`.
+"""Tables `pel`, `pel_by_consumer` and `pel_by_time`: the runs of pending entries; see `groups/pending/runs.py`.
 
 pel              group_no:u64 last_id                       -> a run
 pel_by_consumer  group_no:u64 consumer_no:u32 last_id       -> nothing
@@ -7,8 +7,8 @@ pel_by_time      group_no:u64 time:u64 last_id                    -> nothing    
                  group_no:u64 0:u64 release_no:u128               -> last_id      an entry without an owner
 
 Entries that were delivered in the same millisecond are in the order of their turns, and of their IDs within a turn:
-`groups/insertions.py` gives the turns.  A **moment** is both in one number, as a row has it: the time, and from bit 48
-on the turn.  The moment of an entry without an owner is the number of its release.
+`groups/pending/insertions.py` gives the turns.  A **moment** is both in one number, as a row has it: the time, and from
+bit 48 on the turn.  The moment of an entry without an owner is the number of its release.
 """
 
 from __future__ import annotations

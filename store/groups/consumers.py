@@ -9,7 +9,7 @@ delivered entries, XGROUP SETID for the position.  The TIME of the XCLAIM is als
 Where these times differ (a read without a result, XCLAIM IDLE ...), an XSEEN line, hidden from Redis, holds them.
 Changes of the position or of a consumer that no logged line contains are logged when the command ends.
 
-Lag and entries_read follow the rules of Redis 8.  Pending entries are in `group.py`.
+Lag and entries_read follow the rules of Redis 8.  Pending entries are in `pending_reads.py`, `acks.py` and `group.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from riverbed.store.format.resp import encode_words
 from riverbed.store.format.streams import id_in_key
 from riverbed.store.groups.known_consumers import Consumer, KnownConsumers
 from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
-from riverbed.store.groups.pending import Pel
+from riverbed.store.groups.pending.pel import Pel
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.model import NO_POLICY, DeliveryPolicy
 

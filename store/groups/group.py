@@ -1,42 +1,32 @@
-"""Consumer groups: what deliveries, claims, acknowledgements and releases change, and the lines that they log.
+"""Consumer groups: what deliveries and claims change, and the lines that they log.
 
     stream ── db.groups(stream) ── Group "workers"                     last_delivered_id, entries_read
                                      ├── Consumer "Alice"              seen, active, pel_count
                                      ├── Consumer "Bob"
-                                     └── Pel                           the rows; see pending.py
+                                     └── Pel                           the rows; see pending/pel.py
 
-What is pending is read in `pending_reads.py`.  The group's own row, its consumers and its position are in
-`consumers.py`.  Source: the pages of the group commands.
+A `Group` has the methods of four files, each on top of the next: this one; `acks.py`, how entries leave the list;
+`pending_reads.py`, what is read of it; `consumers.py`, the group's own row, its consumers and its position.  Source:
+the pages of the group commands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import UNOWNED, time_of
-from riverbed.store.format.resp import bulk, decode_entry, encode_words, id_bulk, id_bulks
+from riverbed.store.format.resp import bulk, encode_words, id_bulks
 from riverbed.store.format.streams import packed_ids_of
+from riverbed.store.groups.acks import Acks, bulks_of
 from riverbed.store.groups.known_consumers import Consumer
-from riverbed.store.groups.pending_reads import MAX_COUNT, Found, PendingEntry, PendingReads
+from riverbed.store.groups.pending_reads import MAX_COUNT, PendingEntry
 from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
-from riverbed.store.model import Change
 
 if TYPE_CHECKING:
-    from riverbed.store.groups.young import Delivery
+    from riverbed.store.groups.pending.young import Delivery
     from riverbed.store.model import Row
-    from riverbed.store.streams.stream import Stream
-
-# The fields that a dead letter has after its own fields.  Clients read these names: never rename them.
-ORIGIN_FIELDS: Final = (
-    b"riverbed-origin-key",
-    b"riverbed-origin-id",
-    b"riverbed-group",
-    b"riverbed-consumer",  # the last owner; empty after XNACK
-    b"riverbed-deliveries",
-)
 
 _CLAIM_END: Final = (
     b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n%b$5\r\nFORCE\r\n$6\r\nJUSTID\r\n$6\r\nLASTID\r\n$%d\r\n%b\r\n"
@@ -54,11 +44,9 @@ _CLAIM_TAIL: Final = (
 _ENTRIESREAD: Final = b"$11\r\nENTRIESREAD\r\n$%d\r\n%b\r\n*1\r\n$4\r\nEXEC\r\n"
 
 
-class Group(PendingReads):
+class Group(Acks):
     """A consumer group of a stream."""
 
-    _pel_end: StreamID | None = None  # no entry above this ID is pending; None when that is not known
-    _ack_head: tuple[bytes, bytes] | None = None  # (key, the first words of XACK)
     # (time, delivery count and position; what follows the ID in the line of a claim of one)
     _claim_tail: tuple[tuple[int, int, int], bytes] = ((-1, 0, 0), b"")
     _delivery_tail: tuple[int, bytes] = (-1, b"")  # (time, what follows the ID in the line of a delivery)
@@ -269,147 +257,17 @@ class Group(PendingReads):
             self.touch(consumer)
             self._log_claims(consumer, _equal_counts(counts), now_ms)
 
-    def ack(self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None) -> int:
-        """Remove entries from the list; -> how many were pending.  Logs XACK of these.
-
-        `texts` are the IDs as the client wrote them, if a client did.  `bulks` are the same IDs as RESP, if known.
-        """
-        count = len(self.remove(packed_ids, texts, bulks))
-        self.stream.txn.changes += count
-        return count
-
-    def ack_each(self, packed_ids: list[bytes], bulks: bytes) -> bytes:
-        """As `ack`; -> a byte for each ID in turn: 1 if the entry was pending, else 0."""
-        removed = self.remove(packed_ids, None, bulks)
-        self.stream.txn.changes += len(removed)
-        if len(removed) == len(packed_ids):
-            return b"\1" * len(removed)
-        left = iter(removed)
-        following = next(left, b"")
-        acked = bytearray(len(packed_ids))
-        for at, packed in enumerate(packed_ids):
-            if packed == following:
-                acked[at] = 1
-                following = next(left, b"")
-        return bytes(acked)
-
-    def remove(
-        self, packed_ids: list[bytes], texts: list[bytes] | None = None, bulks: bytes | None = None
-    ) -> list[bytes]:
-        """As `ack`, without counting changes; -> the IDs of those that were pending, in the order given."""
-        if not self.pel_count:
-            return []
-        removed, by_owner = self.pel.remove(packed_ids)
-        if not removed:
-            return []
-        for consumer_no, count in by_owner.items():
-            if consumer_no == UNOWNED:
-                self.released_count -= count
-            else:
-                self._move_count(self.consumers.numbered(consumer_no), -count)
-        self.pel_count -= len(removed)
-        self.touch()
-        if len(removed) < len(packed_ids):
-            texts = bulks = None
-        if bulks is None:
-            bulks = encode_words(texts) if texts else _bulks(removed)
-        key = self.stream.key
-        if self._ack_head is None or self._ack_head[0] != key:
-            self._ack_head = (key, encode_words([b"XACK", key, self.name]))
-        self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._ack_head[1], bulks))
-        return removed
-
-    def ack_one(self, packed: bytes, text: bytes) -> int:
-        """`ack` one entry, whose canonical ID is `text`.  Logs XACK."""
-        owner_no = self.pel.take_one(packed) if self.pel_count else None
-        if owner_no is None:
-            return 0
-        self.pel_count -= 1
-        if owner_no == UNOWNED:
-            self.released_count -= 1
-            self.touch()
-        else:
-            consumer = self.consumers.numbered(owner_no)
-            consumer.pel_count -= 1
-            self._mark(consumer)
-        key = self.stream.key
-        if self._ack_head is None or self._ack_head[0] != key:
-            self._ack_head = (key, encode_words([b"XACK", key, self.name]))
-        self._log_wire(b"*4\r\n%b$%d\r\n%b\r\n" % (self._ack_head[1], len(text), text))
-        self.stream.txn.changes += 1
-        return 1
-
-    def move_out(self, over_limit: list[Found], target: Stream, first_id: StreamID) -> None:
-        """Move pending entries to the dead-letter stream `target`, whose last ID is below `first_id`.
-
-        The new entries get consecutive IDs from `first_id` on.  The ORIGIN_FIELDS follow their own fields.  The group
-        acknowledges the entries.  Logs XADD for each entry, and one XACK.
-        """
-        if not over_limit:
-            return
-        for number, (entry, row) in enumerate(over_limit, first_id):
-            values = (
-                self.stream.key,
-                id_text(entry.entry_id),
-                self.name,
-                b"" if entry.owner is None else entry.owner.name,
-                b"%d" % entry.delivery_count,
-            )
-            origin = [word for pair in zip(ORIGIN_FIELDS, values, strict=True) for word in pair]
-            target.append_entry(StreamID(number), decode_entry(row)[1] + origin)
-        self.ack([pack_id(entry.entry_id) for entry, _ in over_limit])
-
-    def release(self, counts: list[tuple[StreamID, int]]) -> None:
-        """Take entries from their owners, in the order given, and release them with the given delivery counts.
-
-        Logs one XNACK, hidden from Redis 7, for each run of equal counts.
-        """
-        if not counts:
-            return
-        first_no = self._next_release_no
-        self._next_release_no += len(counts)
-        # if an entry occurs twice, its last release counts
-        numbered = enumerate(counts, first_no)
-        wanted = {pack_id(entry_id): (UNOWNED, no, count) for no, (entry_id, count) in numbered}
-        self._pel_end = None
-        released = self._left_owners(self.pel.release(wanted))
-        self.released_count += released
-        self.touch()
-        txn = self.stream.txn
-        for count, entry_ids in _runs(counts):
-            ids = [id_text(entry_id) for entry_id in entry_ids]
-            words = [b"XNACK", self.stream.key, self.name, b"FAIL", b"IDS", b"%d" % len(ids), *ids]
-            txn.log_extension(self.stream.namespace.number, [*words, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
-        txn.notify_interest(Change.RELEASED, self.stream.namespace, self.stream.key)
-
     def _give(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int) -> None:
         """Give entries to a consumer, as `claim`; they may have had another owner or none."""
         self._pel_end = None
         given = self._left_owners(self.pel.give(counts, consumer.consumer_no, time_ms))
         self._move_count(consumer, given)
 
-    def _left_owners(self, former: dict[int | None, int]) -> int:
-        """Count what owners have lost, None those entries that were not pending; -> how many entries these are."""
-        total = 0
-        for consumer_no, count in former.items():
-            total += count
-            if consumer_no is None:
-                self.pel_count += count
-            elif consumer_no == UNOWNED:
-                self.released_count -= count
-            else:
-                self._move_count(self.consumers.numbered(consumer_no), -count)
-        return total
-
     def _move_one(self, packed: bytes, consumer: Consumer, time_ms: int, count: int, owner_no: int) -> None:
         """`_give` an entry of the owner `owner_no`, without writing it."""
         self.pel.move_one(packed, consumer.consumer_no, time_ms, count)
         self._move_count(self.consumers.numbered(owner_no), -1)
         consumer.pel_count += 1
-
-    def _move_count(self, consumer: Consumer, difference: int) -> None:
-        consumer.pel_count += difference
-        self._dirty_consumers.add(consumer)
 
     def _claim_head(self, consumer: Consumer) -> bytes:
         """The first words of the XCLAIMs that the log has for a consumer."""
@@ -451,19 +309,5 @@ def _equal_counts(counts: dict[bytes, int]) -> list[tuple[int, int, bytes]]:
     found = []
     for count, pairs in groupby(counts.items(), itemgetter(1)):
         those = [packed for packed, _ in pairs]
-        found.append((count, len(those), _bulks(those)))
+        found.append((count, len(those), bulks_of(those)))
     return found
-
-
-def _bulks(packed_ids: list[bytes]) -> bytes:
-    return b"".join([id_bulk(unpack_id(packed)) for packed in packed_ids])
-
-
-def _runs(counts: list[tuple[StreamID, int]]) -> Iterator[tuple[int, list[StreamID]]]:
-    """(count, IDs) of each run of neighbours with equal counts."""
-    run: list[StreamID] = []
-    for index, (entry_id, count) in enumerate(counts):
-        run.append(entry_id)
-        if index + 1 == len(counts) or counts[index + 1][1] != count:
-            yield count, run
-            run = []

@@ -1,6 +1,7 @@
 """The consumer groups of one stream: finds, creates, copies and destroys them.
 
-A group's consumers and position are in `consumers.py`, its pending entries in `group.py`.
+A group's consumers and position are in `consumers.py`, its pending entries in `pending_reads.py`, `acks.py` and
+`group.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is pending in a consumer group, read in the ways that its commands ask.  Nothing here changes it.
 
-An entry is pending with its owner, the time of its delivery and how often it was delivered; `pending.py` has the rows.
-Source: the pages of the group commands.
+An entry is pending with its owner, the time of its delivery and how often it was delivered; `pending/pel.py` has the
+rows.  Source: the pages of the group commands.
 """
 
 from __future__ import annotations

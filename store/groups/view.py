@@ -16,7 +16,7 @@ from riverbed.store.format.groups import (
     consumer_key,
     group_key,
 )
-from riverbed.store.groups.pending_runs import PendingRuns
+from riverbed.store.groups.pending.runs import PendingRuns
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 from riverbed.store.tables.groups import consumer_rows, group_names
 from riverbed.store.tables.view import OpenView

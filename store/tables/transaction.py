@@ -84,7 +84,7 @@ class Transaction:
         self.group_objects = 0  # made since the last commit that let go of them; see `groups/groups.py`
         self.consumer_bytes = 0  # about what the consumers in memory take
         self.turn = 0  # counts the calls of `bound_caches`
-        self.young_ids = 0  # pending entries that dirty objects hold in memory; see `groups/young.py`
+        self.young_ids = 0  # pending entries that dirty objects hold in memory; see `groups/pending/young.py`
         self.changed_ids = 0  # pending entries of the tables that have changed in memory only
         self.namespaces = namespaces
         self.keep_expired = False  # while a log is replayed: the log itself says when a key expired

@@ -12,7 +12,7 @@ import pytest
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.entries import bare_row
 from riverbed.store.format.pending import group_prefix, last_in_run
-from riverbed.store.groups.pending_runs import PendingRuns
+from riverbed.store.groups.pending.runs import PendingRuns
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.streams.stream import Stream

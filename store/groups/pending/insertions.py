@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import MAX_TIME_MS, MAX_TURN, ONE_TURN, group_prefix, time_prefix
-from riverbed.store.groups.pending_runs import PendingRuns
+from riverbed.store.groups.pending.runs import PendingRuns
 
 if TYPE_CHECKING:
     from riverbed.store.tables.transaction import Transaction

@@ -14,9 +14,9 @@ from riverbed.store.databases.transaction import FEW_CHANGED as FEW_STREAMS
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.pending import group_prefix
-from riverbed.store.groups import pending as pending_entries
+from riverbed.store.groups.pending import pel as pending_entries
+from riverbed.store.groups.pending.young import BEHIND_PART, FEW_CHANGED, MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
 from riverbed.store.groups.view import GroupsView
-from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
 from riverbed.store.ids import MAX_ID, pack_id
 from riverbed.store.tables.transaction import PART
 from riverbed.store.tables.view import OpenView

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.groups import pending
+from riverbed.store.groups.pending import pel as pel_module
 from riverbed.store.ids import StreamID, pack_id
 from riverbed.store.wire import IS_NATIVE
 from tests.support.store.stores import Store
@@ -33,7 +33,7 @@ def require_same(store: Store) -> int:
     # the compiled form calls its own method, so that this is seen in the other one alone
     counted = pytest.MonkeyPatch()
     with counted.context() as patch:
-        if not pending.__file__.endswith(".so"):
+        if not pel_module.__file__.endswith(".so"):
             patch.setattr(type(pel), "standing", lambda _, packed: asking(packed))
         together = pel.standings(PACKED)
     assert together == [pel.standing(packed) for packed in PACKED]
@@ -177,7 +177,7 @@ def test_what_is_undone_has_not_changed(store: Store) -> None:
 def test_groups_that_change_very_much_are_not_asked_of_the_last_commit(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending, "_MOST_REWRITTEN", 3)
+    monkeypatch.setattr(pel_module, "_MOST_REWRITTEN", 3)
     store.fill(b"s", ENTRIES)
     store.deliver(b"s", 40)
     store.checkpoint()

@@ -1,6 +1,6 @@
 """The pending entries list of one group: what changes it, and what is asked of single entries.
 
-The tables keep it as runs (`pending_runs.py`).  With runs, the delivery of a hundred entries costs three rows, and so
+The tables keep it as runs (`runs.py`).  With runs, the delivery of a hundred entries costs three rows, and so
 does their acknowledgement: 250 us together, against 460 with a row for each entry.  Acknowledging entries one by one
 rewrites their run each time: 2 us instead of 1.
 
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
-from riverbed.store.groups.insertions import Insertions
-from riverbed.store.groups.run_rows import change_rows, cut_out, pieces, replace_runs
-from riverbed.store.groups.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
+from riverbed.store.groups.pending.insertions import Insertions
+from riverbed.store.groups.pending.run_rows import change_rows, cut_out, pieces, replace_runs
+from riverbed.store.groups.pending.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
 from riverbed.store.ids import StreamID, pack_id
 from riverbed.store.wire import find_delivery
 

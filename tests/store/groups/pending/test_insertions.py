@@ -26,9 +26,9 @@ from riverbed.store.format.pending import (
     time_key,
     time_prefix,
 )
-from riverbed.store.groups import insertions
 from riverbed.store.groups.group import Group
-from riverbed.store.groups.run_rows import replace_runs
+from riverbed.store.groups.pending import insertions
+from riverbed.store.groups.pending.run_rows import replace_runs
 from riverbed.store.ids import id_text, pack_id
 from riverbed.store.tables.damage.scrub import scrub_step
 from riverbed.store.tables.reader import TableReader
@@ -38,7 +38,7 @@ from tests.support.store.stores import Store, claim_order, rewrite, sid
 
 NOW_MS: Final = 1_700_000_000_000
 OLD_MS: Final = NOW_MS - 90_000
-FIXTURE: Final = Path(__file__).parents[2] / "fixtures" / "format-5" / "snapshot.tar.xz"
+FIXTURE: Final = Path(__file__).parents[3] / "fixtures" / "format-5" / "snapshot.tar.xz"
 OF_THE_TIME: Final = 8 * 15  # a bit of the key
 READ: Final = "XREADGROUP GROUP g Alice COUNT {} STREAMS s >"
 TAKE: Final = "XREADGROUP GROUP g Carol COUNT {} CLAIM 60000 STREAMS s >"

@@ -1,4 +1,4 @@
-"""The rows that runs of pending entries have in their three tables; `pending.py` draws them.
+"""The rows that runs of pending entries have in their three tables; `runs.py` draws them.
 
 Runs are replaced together: a run that was cut, or was given to another owner, keeps most of its keys, and only rows
 that differ are touched.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix, owner_prefix, time_key
-from riverbed.store.groups.young import MAX_IN_RUN, Delivery
+from riverbed.store.groups.pending.young import MAX_IN_RUN, Delivery
 from riverbed.store.ids import ID_BYTES
 from riverbed.store.wire import change_runs
 

@@ -13,7 +13,7 @@ acknowledged entry by entry is deleted once, and neighbours that went to one own
 
 The checkpoint writes those that are left, so the tables are exact whenever they are durable; after a crash, or a tick
 that is undone, the log brings them back.  An acknowledgement or a claim of one looks here and into the tables; every
-other question or change needs all of this written first, and `pending.py` sees to that.
+other question or change needs all of this written first, and `pel.py` sees to that.
 """
 
 from __future__ import annotations
