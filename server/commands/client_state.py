@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from riverbed.server.commands.table import Command
     from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.wire import Mix, Request, Requests, Run
@@ -92,6 +93,7 @@ class Transaction:
     __slots__ = (
         "_account",
         "_chunk",
+        "commands",
         "has_failed",
         "only_reads",
         "queued",
@@ -109,6 +111,7 @@ class Transaction:
         self.queued_count = 0  # of commands, those of runs among them
         self.queued_bytes = 0
         self._chunk = b""  # of the last run
+        self.commands: set[Command] = set()  # that are queued, each once
         self.has_failed = False  # a command was refused, so EXEC will be refused
         self.only_reads = True  # all queued commands do
         self.watched: Watched | None = None  # None without a watched key
@@ -137,17 +140,18 @@ class Transaction:
         self.queued_count = count
         self.only_reads = False
 
-    def queue(self, argv: list[bytes], *, only_reads: bool) -> None:
-        """Keep a command for EXEC, unless EXEC will not run it; whether it only reads."""
+    def queue(self, argv: list[bytes], command: Command) -> None:
+        """Keep a command for EXEC, unless EXEC will not run it."""
         if self._is_in_vain:
             return
-        self.only_reads = self.only_reads and only_reads
+        self.commands.add(command)
+        self.only_reads = self.only_reads and command.only_reads
         self._add(argv, 1, request_bytes(argv))
 
-    def queue_run(self, run: Run | Mix) -> bool:
+    def queue_run(self, run: Run | Mix, commands: list[Command]) -> bool:
         """Keep a run of XADDs, or a mix with XACKs, for EXEC, unless that would keep a chunk of much else in memory.
 
-        -> whether it is kept, or need not be.
+        `commands` are XADD, XACK or both.  -> whether it is kept, or need not be.
         """
         if self._is_in_vain:
             return True
@@ -158,6 +162,7 @@ class Transaction:
                 return False
             self._chunk = chunk
             size += len(chunk)
+        self.commands.update(commands)
         self.only_reads = False
         self._add(run, count, size)
         return True
@@ -178,6 +183,7 @@ class Transaction:
         """Forget what was kept for EXEC."""
         self.queued = None
         self.queued_count = 0
+        self.commands.clear()
         self._chunk = b""
         self.has_failed = False
         if self.queued_bytes:

@@ -12,19 +12,15 @@ from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Settled
-from riverbed.store.wire import Mix
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.control.watches import Watches
     from riverbed.server.execution.gate import Gate
-    from riverbed.store.wire import Request, Requests
 
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
-# Queued commands that are checked in one turn: EXEC is refused before it runs, or with more of them while it does.
-MOST_CHECKED_AT_ONCE: Final = 1000
 NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
@@ -55,9 +51,7 @@ class Admission:
             if session.is_confined and not command.flags & Flag.SUBSCRIBER:
                 raise CommandError(CONFINED % command.full_name)
             if command.name == b"EXEC" and self._gate.refuses_writes:
-                queued = session.transaction.queued or []
-                if len(queued) <= MOST_CHECKED_AT_ONCE:
-                    self._check_all(session, queued)
+                self._check_queued(session)
         except CommandError as error:
             return self._rejected(session, command, error)
         return command
@@ -74,32 +68,35 @@ class Admission:
             denial = denial_of(self._core, session, command, argv, in_transaction=in_transaction)
             if denial is not None:
                 raise CommandError(text_of(denial))
-        if command.is_guarded and not self._allows_debug(session):
-            raise CommandError(DEBUG_NOT_ALLOWED)
         if in_transaction and not command.allows_multi:
             raise CommandError(NOT_IN_MULTI)
-        if session.is_replica and flags & (Flag.WRITE | Flag.READONLY):
+        self._check_server(session, command)
+
+    def _check_server(self, session: Session, command: Command) -> None:
+        """Raise CommandError when the server does not run the command just now, whatever its words are."""
+        if command.is_guarded and not self._allows_debug(session):
+            raise CommandError(DEBUG_NOT_ALLOWED)
+        if session.is_replica and command.flags & (Flag.WRITE | Flag.READONLY):
             raise CommandError(REPLICA_AND_KEYS)
-        self._gate.check(flags)
+        self._gate.check(command.flags)
 
     def _allows_debug(self, session: Session) -> bool:
         who = self._config.enable_debug_command
         return who == "yes" or (who == "local" and _is_local(session.peer.address))
 
-    def check_queued(self, session: Session, queued: Requests) -> None:
-        """Raise CommandError when the gate refuses one of these queued commands by now, so that none of them runs."""
+    def check_queued(self, session: Session) -> None:
+        """Raise CommandError when one of the queued commands is refused by now, so that none of them runs."""
         reason = None
         try:
-            self._check_all(session, queued)
+            self._check_queued(session)
         except CommandError as error:
             reason = error.text
         if reason is not None:
             raise CommandError(EXECABORT_BECAUSE % reason)
 
-    def _check_all(self, session: Session, queued: Requests) -> None:
-        for request in queued:
-            for argv in _one_of_each(request):
-                self.check(session, client_command(argv), argv, is_allowed=True)  # EXEC looks at each again
+    def _check_queued(self, session: Session) -> None:
+        for command in session.transaction.commands:  # EXEC looks at the words of each again
+            self._check_server(session, command)
 
     def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
         """The error line of a request that is refused before it runs."""
@@ -117,14 +114,6 @@ class Admission:
         if command is not None:
             self._stats.counters(command.full_name).rejected += 1
         return Settled(error_line(error.text))
-
-
-def _one_of_each(request: Request) -> list[list[bytes]]:
-    """A request, or one of each command in neighbours: what refuses one refuses the others."""
-    if isinstance(request, list):
-        return [request]
-    adds = request.adds if isinstance(request, Mix) else None
-    return [request.request(0)] if adds is None else [request.request(0), adds.request(0)]
 
 
 def _is_local(address: str) -> bool:

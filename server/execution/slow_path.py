@@ -67,6 +67,8 @@ class SlowPath:
         self._signals = blocking.signals
         self._kill = kill
         self._multi, self._exec = client_command([b"MULTI"]), client_command(_EXEC_WORDS)
+        self._adds, self._acks = [client_command([b"XADD"])], [client_command([b"XACK"])]
+        self._adds_and_acks = self._adds + self._acks
 
     def queue_run(self, session: Session, run: Neighbours) -> bool:
         """Queue XADDs, or these and XACKs, as they came; -> whether they are queued, and not to be taken one by one.
@@ -74,7 +76,10 @@ class SlowPath:
         No check is needed: the client is plain but for its transaction (`queues_runs`), and neither the gate nor their
         words refuse any of them.  A transaction of 500 XADDs takes a tenth of the time so.
         """
-        if not session.queues_runs or not isinstance(run, Run | Mix) or not session.transaction.queue_run(run):
+        if not session.queues_runs or not isinstance(run, Run | Mix):
+            return False
+        commands = self._adds if isinstance(run, Run) else self._acks if run.adds is None else self._adds_and_acks
+        if not session.transaction.queue_run(run, commands):
             return False
         self._bound_queue(session)
         session.last_command = b"xadd" if isinstance(run, Run) else run.request(len(run) - 1)[0].lower()
@@ -117,7 +122,7 @@ class SlowPath:
             return Turn.GOES_ON
         session.last_command = command.full_name
         if session.transaction.queued is not None and not command.is_immediate:
-            session.transaction.queue(argv, only_reads=command.only_reads)
+            session.transaction.queue(argv, command)
             self._bound_queue(session)
             self._stats.commands_processed -= 1
             self._delivery.answer(session, _QUEUED)

@@ -16,7 +16,6 @@ from riverbed.server.commands.dispatch import append_commands, client_command
 from riverbed.server.commands.slices import SlicedCommand, Wish, begun, wait_for_view
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.errors import CommandError
-from riverbed.server.execution.admission import MOST_CHECKED_AT_ONCE
 from riverbed.server.execution.calls import shown_words
 from riverbed.server.execution.control.logged_lines import LoggedTransaction
 from riverbed.server.execution.control.spool import SpoolError, SpoolSpace
@@ -166,9 +165,8 @@ class Transactions:
                 replies.release()
                 return (Settled(encode(NULL_ARRAY, request.session.resp)),)
             count = request.session.transaction.queued_count
-            # else they are checked by now
-            if self._gate.refuses_writes and (replies.has_view or len(queued) > MOST_CHECKED_AT_ONCE):
-                yield from self._check_queued(request.session, queued)
+            if self._gate.refuses_writes and replies.has_view:  # else they are checked by now
+                self._admission.check_queued(request.session)
             if not keeps_queue:
                 self.discard(request.session)
                 request.session.transaction.queued_count = count  # CLIENT INFO shows it until the end
@@ -228,13 +226,6 @@ class Transactions:
         if session.transaction.watch_broken or 0 < session.transaction.watch_until_ms <= request.now_ms:
             return None
         return session.transaction.queued or []
-
-    def _check_queued(self, session: Session, queued: Requests) -> Generator[Wish, None, None]:
-        """Raise CommandError when one of the commands may not run by now."""
-        for first in range(0, len(queued), MOST_CHECKED_AT_ONCE):
-            if first:
-                yield Wish.ALONE
-            self._admission.check_queued(session, queued[first : first + MOST_CHECKED_AT_ONCE])
 
     def _run_queued(
         self,

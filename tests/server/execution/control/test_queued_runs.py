@@ -225,6 +225,35 @@ def test_neighbours_are_refused_as_a_whole_where_a_command_of_them_is_by_now(
     in_loop(body())
 
 
+@pytest.mark.parametrize("count", [1, 3000])
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_transaction_that_is_refused_is_a_rejected_call_however_long_it_is(
+    tmp_path: Path, count: int, one_by_one: bool
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        lines = ["XADD s * f v", "XLEN s"] if one_by_one else ["XADD s * f v"]
+        await ticks.ask(client, "MULTI", *lines * count)
+        ticks.engine.refusals.reason = Refusal.DISK_NEARLY_FULL
+        ticks.executor.gate.refresh()
+        assert (await ticks.ask(client, "EXEC"))[0].startswith(b"-EXECABORT Transaction discarded because of: MISCONF")
+        ticks.engine.refusals.reason = None
+        ticks.executor.gate.refresh()
+        assert await ticks.ask(client, "XLEN s", "EXEC") == [b":0\r\n", b"-ERR EXEC without MULTI\r\n"]
+        counters = ticks.executor.context.stats.counters(b"exec")
+        assert (counters.rejected, counters.failed) == (1, 1)  # the second one has failed
+        # of another transaction nothing is remembered
+        await ticks.ask(client, "MULTI", "XLEN s")
+        ticks.engine.refusals.reason = Refusal.DISK_NEARLY_FULL
+        ticks.executor.gate.refresh()
+        assert await ticks.ask(client, "EXEC") == [b"*1\r\n:0\r\n"]
+        ticks.engine.refusals.reason = None
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_writes_of_a_run_wait_in_a_pause_of_writes(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
