@@ -75,6 +75,7 @@ class Checkpoints:
         self._sliced_commands = sliced_commands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._again_s = 0.0  # when the one that has failed is tried again, in the loop's time
         self._most_parts: int | None = None  # that a tick may leave unwritten while rows are put into the tables
         self._is_due = False  # the next one, as soon as it may begin
         self._beginning = asyncio.Lock()  # held by the task that is about to begin the next one
@@ -136,6 +137,8 @@ class Checkpoints:
         delay = config.checkpoint_interval_ms / 1000
         if config.appendfsync == "everysec":
             delay = min(delay, EVERYSEC_S)  # the checkpoint syncs the log then
+        if not self._engine.checkpoints.last_ok:
+            delay = min(delay, RETRY_S)
         self._timer = self._loop.call_later(delay, self._checkpoint)
 
     def _disarm(self) -> None:
@@ -190,12 +193,18 @@ class Checkpoints:
         durability.require()
 
     async def write_ahead(self) -> None:
-        """Put rows into the tables in turns, until a checkpoint that begins now has few to write; raises lmdb.Error."""
+        """Put rows into the tables in turns, until a checkpoint that begins now has few to write.
+
+        Raises DamagedRowError, lmdb.Error.
+        """
         try:
             while True:
                 if self._write_some():
                     return
                 await asyncio.sleep(0)
+        except (DamagedRowError, lmdb.Error):
+            self._try_again()
+            raise
         finally:
             self._most_parts = None
 
@@ -230,6 +239,9 @@ class Checkpoints:
         """
         try:
             return self._engine.divide_log()
+        except (DamagedRowError, LogWriteError, lmdb.Error):
+            self._try_again()
+            raise
         finally:
             durability = self._engine.checkpoints.syncing
             if durability is not None:
@@ -426,6 +438,13 @@ class Checkpoints:
             self._engine.keeper.sync()
 
     def _try_again(self) -> None:
-        """Have a checkpoint in a while, if none comes sooner."""
-        if self._timer is None:
-            self._timer = self._loop.call_later(RETRY_S, self._checkpoint)
+        """Have a checkpoint in a while, if none comes sooner.
+
+        A client that has one fail more often than this must not put it off: with it the log is synced.
+        """
+        now_s = self._loop.time()
+        if self._again_s <= now_s:
+            self._again_s = now_s + RETRY_S
+        if self._timer is None or self._timer.when() > self._again_s:
+            self._disarm()
+            self._timer = self._loop.call_at(self._again_s, self._checkpoint)

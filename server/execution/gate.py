@@ -30,8 +30,8 @@ MISCONF: Final = {
     "there is room again, or a restart with a larger one; reads go on.",
     Refusal.LOG_UNWRITTEN: "MISCONF Errors writing to the AOF file: the last write failed and was undone. Writes are "
     "refused until the next attempt; reads go on.",
-    Refusal.TABLES_UNWRITTEN: "MISCONF Errors writing to the disk: the last checkpoint failed. Writes are refused "
-    "until the next attempt; reads go on.",
+    Refusal.TABLES_UNWRITTEN: "MISCONF Errors writing to the disk: the last checkpoint failed, see the server's log. "
+    "Writes are refused until the next attempt; reads go on.",
     Refusal.TABLES_FAILED: "MISCONF Errors writing to the disk: the tables could not be synced. Writes are refused "
     "until a restart; reads go on.",
     Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "

@@ -201,7 +201,7 @@ class Repairs:
             await asyncio.sleep(0)
         self._require_same(tables)
         self._exchange(self._directory / STATE_DIRECTORY, self._directory / _DAMAGED)
-        self._checkpoints.committed()
+        self._checkpoints.checkpoint_later()  # the one that the damage was in the way of
         return engine.log.end
 
     def _require_same(self, tables: Tables) -> None:

@@ -232,6 +232,7 @@ class PendingRuns:
         cursor = self._rows("pel")
         if not self._leads_to(cursor, low):
             return [], True
+        Run.under(*cursor.item())  # without their keys the rows are not compared with these
         found = list(islice(cursor.iternext(keys=False), size))
         if cursor.key().startswith(self._prefix):
             self._require_order(low, found)
@@ -255,23 +256,17 @@ class PendingRuns:
         if not is_behind or any(first_in_run(row) <= last_in_run(before) for before, row in pairwise(rows)):
             raise DamagedRowError("the order of rows")
 
-    def _leads_to(self, cursor: lmdb.Cursor[bytes], low: bytes) -> bool:
-        """Put the cursor on the first row from `low` on; -> whether there is one, which is sound.
+    @staticmethod
+    def _leads_to(cursor: lmdb.Cursor[bytes], low: bytes) -> bool:
+        """Put the cursor on the first row from `low` on; -> whether there is one.  Raises DamagedRowError.
 
-        It is searched for twice if the place is not within a run: where a page stands in the place of another, the
-        second search, which sets out from the row that the first one has found, is led elsewhere.  Raises
-        DamagedRowError.
+        It is searched for twice: where a page stands in the place of another, the second search, which sets out from
+        the row that the first one has found, is led elsewhere.  This holds also where the row has the place in it: its
+        checksum does not tell an earlier version of it, nor what the cursor meets behind it.
         """
-        if cursor.set_range(low):
-            key, row = cursor.item()
-            if key.startswith(self._prefix) and self._prefix + Run.under(key, row).first <= low <= key:
-                return True
         if seek(cursor, low, Run.under):
             require_place(cursor, low, Run.under)
-        if not seek(cursor, low, Run.under):
-            return False
-        Run.under(*cursor.item())
-        return True
+        return seek(cursor, low, Run.under)
 
     def _next_living(self, after: bytes, owners: Iterable[int]) -> bytes | None:
         """The last ID of the first run that ends behind `after` and has a living owner or no owner."""

@@ -31,6 +31,7 @@ from tests.server.background.integrity.test_repairs import (
 from tests.support.raw import RawClient
 from tests.support.read_log import unpadded
 from tests.support.replicas import fill, follow, info, until_level
+from tests.support.rewriter import rewrite_here
 from tests.support.servers import RiverbedServer, StartError
 from tests.support.store.planting import RefusingRows, flip_row
 from tests.support.ticks import Ticks, in_loop
@@ -250,6 +251,52 @@ def test_a_checkpoint_that_damage_is_in_the_way_of_is_tried_again_once_a_second(
         engine.txn.dirty.remove(refusing)
         await until_true(lambda: engine.checkpoints.last_ok)
         assert (await ticks.ask(client, "XLEN big")) == [b":36\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(
+    "asked", [["SAVE", "CONFIG SET checkpoint-interval-ms 500000"], ["RIVERBED SNAPSHOT"], ["BGREWRITEAOF"]]
+)
+@pytest.mark.parametrize("delivered", [1, 2 * MAX_PART])
+def test_a_checkpoint_that_has_failed_is_tried_again_before_its_interval_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], delivered: int
+) -> None:
+    async def body() -> None:
+        settings = {"auto_repair": "no", "checkpoint_interval_ms": 600_000, "appendfsync": "always"}
+        ticks = Ticks(tmp_path, **settings)
+        client, engine = ticks.connect(), ticks.engine
+        rewrite_here(monkeypatch, engine)
+        refusing = RefusingRows()
+        engine.txn.dirty.append(refusing)
+        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", *(["XADD s * f v"] * delivered))
+        await ticks.ask(client, f"XREADGROUP GROUP g c COUNT {delivered} STREAMS s >")
+        client.send(*asked)
+        await until_true(lambda: not engine.checkpoints.last_ok)
+        engine.txn.dirty.remove(refusing)
+        await until_true(lambda: engine.checkpoints.last_ok)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_client_that_saves_all_the_time_puts_off_neither_the_repair_nor_the_sync_of_the_log(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, auto_repair="no", appendfsync="everysec")
+        client, engine = ticks.connect(), ticks.engine
+        met: list[None] = []
+        ticks.executor.events.damaged.append(lambda: met.append(None))
+        refusing = RefusingRows()
+        engine.txn.dirty.append(refusing)
+        await ticks.ask(client, "XADD s * f v")
+        assert engine.log.unsynced_bytes
+        deadline = time.monotonic() + 60
+        while not met or engine.log.unsynced_bytes:
+            assert (await ticks.ask(client, "SAVE"))[0].startswith(b"-ERR the checkpoint failed: ")
+            assert time.monotonic() < deadline, "put off"
+            await asyncio.sleep(0.1)
+        engine.txn.dirty.remove(refusing)
         ticks.close()
 
     in_loop(body())
