@@ -111,7 +111,7 @@ class Transaction:
         self.queued_count = 0  # of commands, those of runs among them
         self.queued_bytes = 0
         self._chunk = b""  # of the last run
-        self.commands: set[Command] = set()  # that are queued, each once
+        self.commands: dict[Command, None] = {}  # that are queued, each where it came first
         self.has_failed = False  # a command was refused, so EXEC will be refused
         self.only_reads = True  # all queued commands do
         self.watched: Watched | None = None  # None without a watched key
@@ -144,7 +144,7 @@ class Transaction:
         """Keep a command for EXEC, unless EXEC will not run it."""
         if self._is_in_vain:
             return
-        self.commands.add(command)
+        self.commands[command] = None
         self.only_reads = self.only_reads and command.only_reads
         self._add(argv, 1, request_bytes(argv))
 
@@ -162,7 +162,7 @@ class Transaction:
                 return False
             self._chunk = chunk
             size += len(chunk)
-        self.commands.update(commands)
+        self.commands.update(dict.fromkeys(commands))
         self.only_reads = False
         self._add(run, count, size)
         return True

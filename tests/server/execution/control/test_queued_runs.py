@@ -254,6 +254,20 @@ def test_a_transaction_that_is_refused_is_a_rejected_call_however_long_it_is(
     in_loop(body())
 
 
+@pytest.mark.parametrize(("first", "why"), [("XADD s * f v", b"READONLY no"), ("XLEN s", b"MASTERDOWN no")])
+def test_the_first_queued_command_that_is_refused_says_why(tmp_path: Path, first: str, why: bytes) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "MULTI", first, *["XADD s * f v", "XLEN s", "XINFO STREAM s", "DEL s"] * 2)
+        ticks.executor.gate.replicate(no_writes="READONLY no", no_reads="MASTERDOWN no")
+        because = b"-EXECABORT Transaction discarded because of: %b\r\n" % why
+        assert await ticks.ask(client, "EXEC") == [because]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_writes_of_a_run_wait_in_a_pause_of_writes(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
