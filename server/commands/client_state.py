@@ -9,7 +9,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.table import Command
     from riverbed.server.limits.accounts import Account
     from riverbed.store.tables.namespace import Namespace
     from riverbed.store.wire import Mix, Request, Requests, Run
@@ -93,12 +92,12 @@ class Transaction:
     __slots__ = (
         "_account",
         "_chunk",
-        "commands",
         "has_failed",
         "only_reads",
         "queued",
         "queued_bytes",
         "queued_count",
+        "samples",
         "unwatched",
         "watch_broken",
         "watch_until_ms",
@@ -111,7 +110,8 @@ class Transaction:
         self.queued_count = 0  # of commands, those of runs among them
         self.queued_bytes = 0
         self._chunk = b""  # of the last run
-        self.commands: dict[Command, None] = {}  # that are queued, each where it came first
+        # a request of each command that is queued, the first one, by its name and by whether it only reads
+        self.samples: dict[tuple[bytes, bool], list[bytes]] = {}
         self.has_failed = False  # a command was refused, so EXEC will be refused
         self.only_reads = True  # all queued commands do
         self.watched: Watched | None = None  # None without a watched key
@@ -140,18 +140,18 @@ class Transaction:
         self.queued_count = count
         self.only_reads = False
 
-    def queue(self, argv: list[bytes], command: Command) -> None:
-        """Keep a command for EXEC, unless EXEC will not run it."""
+    def queue(self, argv: list[bytes], name: bytes, *, only_reads: bool) -> None:
+        """Keep a request for EXEC, unless EXEC will not run it: of the command `name`; whether it only reads."""
         if self._is_in_vain:
             return
-        self.commands[command] = None
-        self.only_reads = self.only_reads and command.only_reads
+        self.samples.setdefault((name, only_reads), argv)
+        self.only_reads = self.only_reads and only_reads
         self._add(argv, 1, request_bytes(argv))
 
-    def queue_run(self, run: Run | Mix, commands: list[Command]) -> bool:
+    def queue_run(self, run: Run | Mix, names: list[bytes]) -> bool:
         """Keep a run of XADDs, or a mix with XACKs, for EXEC, unless that would keep a chunk of much else in memory.
 
-        `commands` are XADD, XACK or both.  -> whether it is kept, or need not be.
+        `names` are those of XADD, of XACK or both.  -> whether it is kept, or need not be.
         """
         if self._is_in_vain:
             return True
@@ -162,7 +162,8 @@ class Transaction:
                 return False
             self._chunk = chunk
             size += len(chunk)
-        self.commands.update(dict.fromkeys(commands))
+        for name in names:
+            self.samples.setdefault((name, False), [name])
         self.only_reads = False
         self._add(run, count, size)
         return True
@@ -183,7 +184,7 @@ class Transaction:
         """Forget what was kept for EXEC."""
         self.queued = None
         self.queued_count = 0
-        self.commands.clear()
+        self.samples.clear()
         self._chunk = b""
         self.has_failed = False
         if self.queued_bytes:

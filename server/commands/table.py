@@ -94,7 +94,7 @@ _GROUPS = {
 _GROUP_SINCE = {"stream": "5.0.0", "pubsub": "2.0.0"}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True)
 class Command:
     """One row of the table.
 

@@ -95,8 +95,8 @@ class Admission:
             raise CommandError(EXECABORT_BECAUSE % reason)
 
     def _check_queued(self, session: Session) -> None:
-        for command in session.transaction.commands:  # EXEC looks at the words of each again
-            self._check_server(session, command)
+        for argv in session.transaction.samples.values():  # EXEC looks at the words of each request again
+            self._check_server(session, client_command(argv))
 
     def _rejected(self, session: Session, command: Command | None, error: CommandError) -> bytes:
         """The error line of a request that is refused before it runs."""

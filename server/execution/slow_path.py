@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 (_QUEUED,) = settled_constant(b"+QUEUED\r\n")
 _MULTI_OK: Final = b"+OK\r\n"
 _EXEC_WORDS: Final = [b"EXEC"]
+_ADDS: Final = [b"xadd"]
+_ACKS: Final = [b"xack"]
+_ADDS_AND_ACKS: Final = _ADDS + _ACKS
 # The replies to MULTI and up to 32 commands behind it, made once: to make one takes 0.3 us, which more commands hide.
 _MULTI_QUEUED: Final = [Settled(_MULTI_OK + _QUEUED * count) for count in range(33)]
 
@@ -67,8 +70,6 @@ class SlowPath:
         self._signals = blocking.signals
         self._kill = kill
         self._multi, self._exec = client_command([b"MULTI"]), client_command(_EXEC_WORDS)
-        self._adds, self._acks = [client_command([b"XADD"])], [client_command([b"XACK"])]
-        self._adds_and_acks = self._adds + self._acks
 
     def queue_run(self, session: Session, run: Neighbours) -> bool:
         """Queue XADDs, or these and XACKs, as they came; -> whether they are queued, and not to be taken one by one.
@@ -78,8 +79,8 @@ class SlowPath:
         """
         if not session.queues_runs or not isinstance(run, Run | Mix):
             return False
-        commands = self._adds if isinstance(run, Run) else self._acks if run.adds is None else self._adds_and_acks
-        if not session.transaction.queue_run(run, commands):
+        names = _ADDS if isinstance(run, Run) else _ACKS if run.adds is None else _ADDS_AND_ACKS
+        if not session.transaction.queue_run(run, names):
             return False
         self._bound_queue(session)
         session.last_command = b"xadd" if isinstance(run, Run) else run.request(len(run) - 1)[0].lower()
@@ -122,7 +123,7 @@ class SlowPath:
             return Turn.GOES_ON
         session.last_command = command.full_name
         if session.transaction.queued is not None and not command.is_immediate:
-            session.transaction.queue(argv, command)
+            session.transaction.queue(argv, command.full_name, only_reads=command.only_reads)
             self._bound_queue(session)
             self._stats.commands_processed -= 1
             self._delivery.answer(session, _QUEUED)
