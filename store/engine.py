@@ -346,7 +346,7 @@ class Engine:
     def _tables_failed(self, error: DamagedRowError | lmdb.Error) -> None:
         """Have the state as it was before LMDB could not write.  Raises StateLostError."""
         if isinstance(error, DamagedRowError):  # it is as it was
-            self.checkpoints.met_damage()
+            self.checkpoints.blocked()
             return
         self.checkpoints.failed(reason_of(error))
         self.state.restore(self.txn.changes)

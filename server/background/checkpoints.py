@@ -40,6 +40,8 @@ EVERYSEC_S: Final = 1.0
 CHECKPOINT_BYTES: Final = 1 << 20
 STREAMS_A_CHECKPOINT: Final = 256
 _MAX_TIMES: Final = 4
+# The errors with which a checkpoint fails, and is tried again.
+_FAILURES: Final = (DamagedRowError, LogWriteError, lmdb.Error)
 # A replica waits for so many times as much: it applies nothing while it puts rows into the tables, and the commit finds
 # none that it has to write itself.  With a thousand streams it needs a ninth less time so.
 REPLICA_TIMES: Final = 2
@@ -133,12 +135,13 @@ class Checkpoints:
         """Have a checkpoint soon."""
         if self._timer is not None:
             return
+        if not self._engine.checkpoints.last_ok:
+            self._try_again()
+            return
         config = self._config
         delay = config.checkpoint_interval_ms / 1000
         if config.appendfsync == "everysec":
             delay = min(delay, EVERYSEC_S)  # the checkpoint syncs the log then
-        if not self._engine.checkpoints.last_ok:
-            delay = min(delay, RETRY_S)
         self._timer = self._loop.call_later(delay, self._checkpoint)
 
     def _disarm(self) -> None:
@@ -157,7 +160,7 @@ class Checkpoints:
         """As `checkpoint_now`, for a client.  Raises CommandError."""
         try:
             self.checkpoint_now()
-        except (DamagedRowError, LogWriteError, lmdb.Error) as error:
+        except _FAILURES as error:
             raise CommandError(f"ERR the checkpoint failed: {error}") from None
 
     def reload(self, *, from_log: bool) -> None:
@@ -198,13 +201,11 @@ class Checkpoints:
         Raises DamagedRowError, lmdb.Error.
         """
         try:
-            while True:
-                if self._write_some():
-                    return
-                await asyncio.sleep(0)
-        except (DamagedRowError, lmdb.Error):
-            self._try_again()
-            raise
+            with self._failing():
+                while True:
+                    if self._write_some():
+                        return
+                    await asyncio.sleep(0)
         finally:
             self._most_parts = None
 
@@ -238,10 +239,8 @@ class Checkpoints:
         Best in `kept_off`, or it may wait for the disk, and behind `write_ahead`.
         """
         try:
-            return self._engine.divide_log()
-        except (DamagedRowError, LogWriteError, lmdb.Error):
-            self._try_again()
-            raise
+            with self._failing():
+                return self._engine.divide_log()
         finally:
             durability = self._engine.checkpoints.syncing
             if durability is not None:
@@ -287,12 +286,9 @@ class Checkpoints:
         Raises DamagedRowError, LogWriteError, lmdb.Error, and has it tried again later then; StateLostError.
         """
         self._disarm()
-        try:
+        with self._failing():
             self._failures.commit_early()
             durability = self._engine.begin_checkpoint()
-        except (DamagedRowError, LogWriteError, lmdb.Error):
-            self._try_again()
-            raise
         self._caught_up()
         self._stats.expired_keys += self._engine.txn.expired_keys
         self._engine.txn.expired_keys = 0
@@ -421,7 +417,7 @@ class Checkpoints:
             yield
         except StateLostError as error:
             self._ticks.give_up(error)
-        except (DamagedRowError, LogWriteError, lmdb.Error) as error:
+        except _FAILURES as error:
             log.warning("%s failed, to be tried again: %s", what, error)
             if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
@@ -436,6 +432,15 @@ class Checkpoints:
         """
         with contextlib.suppress(LogWriteError):  # writes are refused then
             self._engine.keeper.sync()
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Have what fails inside tried again, and let the caller know."""
+        try:
+            yield
+        except _FAILURES:
+            self._try_again()
+            raise
 
     def _try_again(self) -> None:
         """Have a checkpoint in a while, if none comes sooner.

@@ -135,10 +135,10 @@ class Checkpoints:
         self.last_ok = False
         self._refusals.tables_failed(reason)
 
-    def met_damage(self) -> None:
+    def blocked(self) -> None:
         """Note that a damaged row is in the way of a checkpoint.  Nothing is lost, and writes are taken for a while."""
         self.last_ok = False
-        self._refusals.damage_met()
+        self._refusals.checkpoint_blocked()
 
     def end(self) -> Durability | None:
         """Make the checkpoint that was begun durable; -> its durability.

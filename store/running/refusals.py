@@ -52,7 +52,7 @@ class Refusals:
         elif self.reason is None:
             self.reason = reason
 
-    def damage_met(self) -> None:
+    def checkpoint_blocked(self) -> None:
         """Refuse writes if damage keeps too much of the log out of the tables: most damage is mended long before."""
         if self._space.is_overdue:
             self.tables_failed(Refusal.TABLES_UNWRITTEN)

@@ -34,7 +34,7 @@ from tests.support.replicas import fill, follow, info, until_level
 from tests.support.rewriter import rewrite_here
 from tests.support.servers import RiverbedServer, StartError
 from tests.support.store.planting import RefusingRows, flip_row
-from tests.support.ticks import Ticks, in_loop
+from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until, until_true
 
 MENDING = {**QUIET, "auto-repair": "yes"}
@@ -226,6 +226,12 @@ def test_replies_do_not_wait_for_rows_that_cannot_be_written_beside_damage(tmp_p
     in_loop(body())
 
 
+async def deliver(ticks: Ticks, client: Client, count: int) -> None:
+    """Have so many entries pending, in memory: rows of many are put into the tables before a checkpoint begins."""
+    await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", *(["XADD s * f v"] * count))
+    await ticks.ask(client, f"XREADGROUP GROUP g c COUNT {count} STREAMS s >")
+
+
 @pytest.mark.parametrize("delivered", [1, 2 * MAX_PART])
 def test_a_checkpoint_that_damage_is_in_the_way_of_is_tried_again_once_a_second(tmp_path: Path, delivered: int) -> None:
     """Not by each tick, nor by each view that a long reply waits for, however many rows are to be put first."""
@@ -237,8 +243,7 @@ def test_a_checkpoint_that_damage_is_in_the_way_of_is_tried_again_once_a_second(
         ticks.executor.events.damaged.append(lambda: tried.append(None))
         refusing = RefusingRows()
         engine.txn.dirty.append(refusing)
-        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", *(["XADD s * f v"] * delivered))
-        await ticks.ask(client, f"XREADGROUP GROUP g c COUNT {delivered} STREAMS s >")
+        await deliver(ticks, client, delivered)
         await ticks.ask(client, *("XADD big * f " + "x" * (1 << 18) for _ in range(6)))
         await until_true(lambda: bool(tried))
         before, begun_s = len(tried), time.monotonic()
@@ -270,8 +275,7 @@ def test_a_checkpoint_that_has_failed_is_tried_again_before_its_interval_ends(
         rewrite_here(monkeypatch, engine)
         refusing = RefusingRows()
         engine.txn.dirty.append(refusing)
-        await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", *(["XADD s * f v"] * delivered))
-        await ticks.ask(client, f"XREADGROUP GROUP g c COUNT {delivered} STREAMS s >")
+        await deliver(ticks, client, delivered)
         client.send(*asked)
         await until_true(lambda: not engine.checkpoints.last_ok)
         engine.txn.dirty.remove(refusing)
