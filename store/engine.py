@@ -53,7 +53,7 @@ from riverbed.store.running.space import Space
 from riverbed.store.running.statements import Statements
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge
-from riverbed.store.tables.transaction import Mark
+from riverbed.store.tables.writing.commands import Mark
 
 
 class Engine:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.limits.eviction import Evictor
     from riverbed.store.errors import Refusal
-    from riverbed.store.tables.transaction import Mark
+    from riverbed.store.tables.writing.commands import Mark
 
 log = logging.getLogger("riverbed")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from riverbed.server.limits.accounts import Account
-    from riverbed.store.tables.namespace import Namespace
+    from riverbed.store.tables.writing.namespace import Namespace
     from riverbed.store.wire import Mix, Request, Requests, Run
 
 # Memory of a word besides its bytes: the object and its place in a list; and memory of the list.

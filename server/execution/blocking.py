@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.ticks import Turns
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group
-    from riverbed.store.tables.namespace import Namespace
+    from riverbed.store.tables.writing.namespace import Namespace
 
 # Changes that wake the clients that wait for a key.  Trims and deletions of entries wake no client.
 _WAKING: Final = frozenset(Change) - {Change.MODIFIED}

@@ -15,7 +15,7 @@ from riverbed.server.execution.control.logged_lines import make_atomic
 from riverbed.server.protocol.replies import Block, LongReply
 from riverbed.server.stats.stats import SLOWLOG_WORDS, shortened
 from riverbed.store.errors import StateLostError
-from riverbed.store.tables.transaction import Mark
+from riverbed.store.tables.writing.commands import Mark
 
 if TYPE_CHECKING:
     from riverbed.server.commands.dispatch import FastCommand

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.ticks import Events, Turns
     from riverbed.server.protocol.replies import LongReply
-    from riverbed.store.tables.transaction import Mark
+    from riverbed.store.tables.writing.commands import Mark
 
 log = logging.getLogger("riverbed")
 

@@ -19,7 +19,7 @@ from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import FirstReplies
 from riverbed.store.errors import StateLostError
-from riverbed.store.tables.transaction import Mark
+from riverbed.store.tables.writing.commands import Mark
 from riverbed.store.wire import Mix, Run, behind, split_bulks
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from riverbed.store.progress import ignore
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
     from riverbed.server.protocol.replies import Block
-    from riverbed.store.tables.namespace import Namespace
+    from riverbed.store.tables.writing.namespace import Namespace
 
 Place = tuple["Namespace", bytes]
 # Keys whose lines a client joins or leaves in one step: 0.8 us each, and up to 45 us to look for new entries.

@@ -36,7 +36,7 @@ import lmdb
 from riverbed.store.format.streams import stream_prefix
 
 if TYPE_CHECKING:
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # Streams that are looked at in one go: in half a millisecond if all of them are aligned.
 PART: Final = 64

@@ -17,13 +17,13 @@ from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.text import quoted
 from riverbed.store.groups.groups import Groups
 from riverbed.store.streams.stream import Stream
-from riverbed.store.tables.namespace import Namespace
 from riverbed.store.tables.places import seek_below
+from riverbed.store.tables.writing.namespace import Namespace
 
 if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
     from riverbed.store.groups.recent_deliveries import RecentDeliveries
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
     from riverbed.store.wire import Run
 
 # What a cached stream takes, and how often it keeps its key: the key itself, and in the heads of its log lines.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from riverbed.store.groups.group import Group
     from riverbed.store.groups.groups import Groups
     from riverbed.store.streams.stream import Stream
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # Rows of a slice, about 1 us each; the rows of a run of pending entries count as these.
 SLICE_ROWS = 500

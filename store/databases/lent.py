@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from riverbed.store.streams.stream import Stream
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
     from riverbed.store.wire import Run, Tail
 
 # Bytes of rows that are in no table: of a thousand streams, as many as are logged between two checkpoints.

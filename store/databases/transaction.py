@@ -20,7 +20,7 @@ from riverbed.store.groups.recent_deliveries import RecentDeliveries
 from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.transaction import PART, Transaction
+from riverbed.store.tables.writing.transaction import PART, Transaction
 
 # If more groups were read, a commit lets go of them: a garbage collection takes 3 us for each.
 CACHED_GROUPS = 4096

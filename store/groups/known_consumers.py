@@ -18,7 +18,7 @@ from riverbed.store.tables.groups import consumer_row, consumer_rows, numbers_na
 
 if TYPE_CHECKING:
     from riverbed.store.format.groups import ConsumerRow
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 NEVER: Final = -1
 # More consumers, or such that take more memory, are many: what looks at all of them does so in pieces.

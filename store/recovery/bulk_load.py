@@ -25,7 +25,7 @@ from riverbed.store.ids import ID_BYTES, MIN_ID, SEQ_BITS, pack_id, parse_id, un
 from riverbed.store.model import Change
 from riverbed.store.streams.runs import load_run as load_into
 from riverbed.store.tables.ranges import is_run
-from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import Run, seal
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from riverbed.store.errors import NEARLY_FULL, UNTIL_A_RESTART, Refusal
 if TYPE_CHECKING:
     from riverbed.store.disk.files import Files
     from riverbed.store.options import Options
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # The bytes of pages that a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import lmdb
 
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 
 class Idempotence:

@@ -17,11 +17,11 @@ from riverbed.store.format.resp import id_bulk
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.tables import ranges
 from riverbed.store.tables.streams import estimated_bytes
-from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 
 if TYPE_CHECKING:
     from riverbed.store.model import Row
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # More bytes than any entries can have.
 _ANY_BYTES: Final = 1 << 124

@@ -12,13 +12,13 @@ from riverbed.store.ids import MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams.nodes import first_node
 from riverbed.store.streams.trimming import trim_front
-from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import Run, Tail, expand_one, load_xadds, open_tail, open_tail_by_row, take_tails
 
 if TYPE_CHECKING:
     from riverbed.store.model import Row
     from riverbed.store.streams.stream import Stream
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # More bytes than any run can have.
 MAX_ROOM: Final = 1 << 62

@@ -28,12 +28,12 @@ from riverbed.store.model import Change, IdempotenceSettings
 from riverbed.store.streams.nodes import NodeCounts, seek_last_node
 from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.tables.places import seek, seek_below
-from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import seal
 
 if TYPE_CHECKING:
-    from riverbed.store.tables.namespace import Namespace
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.namespace import Namespace
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # From this size on an entry's row and line are each joined once, of its words.
 _LONG_BYTES: Final = 1 << 20

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from riverbed.store.position import LogPosition
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # Rows deleted between two checks of the clock: 0.4 us each.
 _ROWS_A_LOOK: Final = 256

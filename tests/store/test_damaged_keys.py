@@ -24,7 +24,7 @@ from riverbed.store.rewrite.state import pieces
 from riverbed.store.tables.damage.scrub import require_sound
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from tests.support.store.stores import Store, sid
 
 MAP_BYTES = 1 << 30

@@ -23,7 +23,7 @@ from riverbed.store.format.pending import MAX_TIME_MS, UNOWNED, time_of
 from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.pending_reads import MAX_COUNT, PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
-from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import packed_id
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.protocol.replies import Reply
     from riverbed.server.stats.stats import CommandCounters
-    from riverbed.store.tables.transaction import Mark
     from riverbed.store.tables.view import View
+    from riverbed.store.tables.writing.commands import Mark
     from riverbed.store.wire import Neighbours, Requests
 
 EXECABORT: Final = "EXECABORT Transaction discarded because of previous errors."

@@ -17,7 +17,7 @@ from riverbed.server.execution.waiters import Place, add_interest, drop_interest
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
     from riverbed.server.limits.accounts import Account
-    from riverbed.store.tables.namespace import Namespace
+    from riverbed.store.tables.writing.namespace import Namespace
 
 # Watches that end in one step: a quarter of a millisecond.
 _KEYS_A_STEP = 500

@@ -24,7 +24,7 @@ from riverbed.store.format.pending import MAX_TIME_MS, MAX_TURN, ONE_TURN, group
 from riverbed.store.groups.pending.runs import PendingRuns
 
 if TYPE_CHECKING:
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # Times whose last insertion is remembered: more than there are milliseconds between two checkpoints.
 _MOST_TIMES = 1024

@@ -28,7 +28,7 @@ from riverbed.store.wire import find_delivery
 if TYPE_CHECKING:
     import lmdb
 
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # A run of which one ID in so many changes, or fewer, is not taken apart.
 _CUTS: Final = 4

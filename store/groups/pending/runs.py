@@ -50,8 +50,8 @@ from riverbed.store.tables.places import ordered_rows, require_place, seek, seek
 if TYPE_CHECKING:
     import lmdb
 
-    from riverbed.store.tables.transaction import Transaction
     from riverbed.store.tables.view import View
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # Numbers of consumers, asked for again each time that they are needed.
 Owners = Callable[[], Iterable[int]]

@@ -26,7 +26,7 @@ from riverbed.store.format.pending import Run
 from riverbed.store.ids import ID_BYTES
 
 if TYPE_CHECKING:
-    from riverbed.store.tables.transaction import Transaction
+    from riverbed.store.tables.writing.transaction import Transaction
 
 # Two runs of this length fit into a page of LMDB; a longer row would get pages of its own.
 MAX_IN_RUN: Final = 100

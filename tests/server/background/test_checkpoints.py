@@ -17,7 +17,7 @@ from riverbed.store.databases.transaction import FEW_CHANGED, FEW_LENT_BYTES, FE
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.running.checkpoint import Durability
-from riverbed.store.tables.transaction import PART
+from riverbed.store.tables.writing.transaction import PART
 from tests.support.rewriter import Rewriter
 from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import until_true

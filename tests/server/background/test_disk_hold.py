@@ -18,7 +18,7 @@ from riverbed.store.errors import Refusal
 from riverbed.store.layout import SNAPSHOTS_DIRECTORY
 from riverbed.store.running.checkpoint import Durability
 from riverbed.store.snapshot.reader import list_snapshots
-from riverbed.store.tables.transaction import PART
+from riverbed.store.tables.writing.transaction import PART
 from tests.support.rewriter import rewrite_here
 from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until_true

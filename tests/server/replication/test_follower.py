@@ -23,7 +23,7 @@ from riverbed.store.engine import Engine
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 from riverbed.store.running.checkpoint import Durability
-from riverbed.store.tables.transaction import PART
+from riverbed.store.tables.writing.transaction import PART
 from tests.support.ticks import Ticks, in_loop
 
 

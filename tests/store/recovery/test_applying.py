@@ -23,7 +23,7 @@ from riverbed.store.log.stream_reader import LogStream, StreamedBatch
 from riverbed.store.model import Change
 from riverbed.store.options import Fsync
 from riverbed.store.recovery import replay as recovery
-from riverbed.store.tables.namespace import Namespace
+from riverbed.store.tables.writing.namespace import Namespace
 from tests.store.recovery.test_bulk_load import Rows, one_by_one, rows_of
 from tests.support.scripts.random_commands import run_at_random
 from tests.support.store.faulty_files import FaultyFiles

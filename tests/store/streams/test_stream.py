@@ -23,7 +23,7 @@ from riverbed.store.streams.stream import Stream
 from riverbed.store.streams.trimming import closed_nodes
 from riverbed.store.streams.view import StreamView
 from riverbed.store.tables.purge import purge
-from riverbed.store.tables.transaction import UNBOUNDED_ROW
+from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, finished, sid, text_of
 

@@ -36,7 +36,7 @@ from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.damage.scrub import require_sound
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
-from riverbed.store.tables.transaction import Mark
+from riverbed.store.tables.writing.commands import Mark
 from tests.support.faults.bit_rot import Died, build, in_child
 from tests.support.in_process import HandClock, Product, Words
 

@@ -17,7 +17,7 @@ from riverbed.store.check import check
 from riverbed.store.databases import copying
 from riverbed.store.databases.copying import CopyInTheMaking
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
-from riverbed.store.tables.transaction import PART
+from riverbed.store.tables.writing.transaction import PART
 from riverbed.store.wire import APPENDED, Run, parse
 from tests.support.raw import encode
 from tests.support.store.stores import Store, dump_database

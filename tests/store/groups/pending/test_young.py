@@ -18,8 +18,8 @@ from riverbed.store.groups.pending import pel as pending_entries
 from riverbed.store.groups.pending.young import BEHIND_PART, FEW_CHANGED, MAX_CHANGED, MAX_IN_RUN, MAX_PART, MAX_YOUNG
 from riverbed.store.groups.view import GroupsView
 from riverbed.store.ids import MAX_ID, pack_id
-from riverbed.store.tables.transaction import PART
 from riverbed.store.tables.view import OpenView
+from riverbed.store.tables.writing.transaction import PART
 from tests.support.in_process import HandClock, Product, answer
 from tests.support.store.stores import Store, claim_order, rewrite, sid
 

@@ -1,9 +1,9 @@
-"""The one logical write transaction that all requests share: rows, and the commands logged since the last commit.
+"""The one logical write transaction that all requests share: the rows of the tables, and what caches some of them.
 
 Every checkpoint writes changed cached rows back, commits the LMDB transaction underneath, opens the next one and renews
-the cursors.  Here mutators find what they need of the tables and the log: cursors, numbers, limits, the commands of the
-open tick, notes of dead rows and of changes.  This module knows no stream; the mutators are methods of streams, groups
-and databases, which are above it.
+the cursors.  Here mutators find what they need of the tables: cursors, numbers, limits, notes of dead rows; and, in
+`commands.py`, of the log.  This module knows no stream; the mutators are methods of streams, groups and databases,
+which are above it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ import lmdb
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import meta as meta_rows
 from riverbed.store.format.entries import bare_row
-from riverbed.store.format.log_lines import encode_extension
 from riverbed.store.format.meta import META_VERSION, NO_DATABASE, Counters, DatabaseRow, Meta, PositionRow
-from riverbed.store.format.resp import encode_command
 from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import StreamID
-from riverbed.store.model import Change
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.damage.sound import SoundStretches, ordered_stretch
 from riverbed.store.tables.dead_rows import DeadRowNotes
 from riverbed.store.tables.environment import Tables
-from riverbed.store.tables.namespace import Namespace, Notify, ignore_change
-from riverbed.store.tables.participants import Dirty, Observer, Overfull, Unlogged
 from riverbed.store.tables.places import seek, seek_below
+from riverbed.store.tables.writing.commands import LoggedCommands
+from riverbed.store.tables.writing.namespace import Namespace
+from riverbed.store.tables.writing.participants import Dirty, Overfull
 from riverbed.store.wire import IS_NATIVE, find_deliveries, find_keys
 
 # The largest size of an entry when no bound is known.
@@ -41,45 +39,23 @@ _MOST_LOOKS: Final = 256
 # The bytes before the fields in the row of an entry: the ID and the number of fields.
 _ROW_HEAD_BYTES: Final = 128
 _NUMBERING_BYTES: Final = 8
-_PREFIX_BYTES: Final = 8
 _NO_LIMIT: Final = 1 << 62
 # Objects that are freed in one go: a tenth of a millisecond.
 FREED_AT_ONCE = 1000
 # Changed streams or groups that are written in one part of a checkpoint's work.
 PART: Final = 64
-_NO_CHANGE: Final = -1
 
 
-class Mark:
-    """A place in a tick: what the commands before it have logged and counted, see `Transaction`.
-
-    Nothing changes one: a tick may share it.  Compiled, a class takes a fifth of the time of a named tuple to make one.
-    """
-
-    __slots__ = ("changes", "extension_bytes", "lines")
-
-    def __init__(self, lines: int, extension_bytes: int, changes: int) -> None:
-        self.lines = lines
-        self.extension_bytes = extension_bytes
-        self.changes = changes
-
-
-class Transaction:
+class Transaction(LoggedCommands):
     """The write transaction that all requests share, and the commands they logged since the last commit."""
 
     def __init__(self, tables: Tables, namespaces: Sequence[Namespace]) -> None:
+        super().__init__()
         self.tables = tables
         self.handles = tables.handles
-        self.log: list[bytes] = []
-        self.extension_bytes = 0  # of the log: those that are in comment lines, which no offset counts
-        self.changes = 0  # since the start, as Redis counts them: see `Engine.changes_since_checkpoint`
-        self.unlogged: Unlogged | None = None
-        self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
-        self.log_db = NO_DATABASE
         self.dirty: list[Dirty] = []
         self.overfull: dict[Overfull, None] = {}  # what `write_behind` is to ask, in this order
         self.grown: set[int] = set()  # streams, by number, that have closed a node; see `databases/alignment.py`
-        self.observers: list[Observer] = []
         self.leftovers: list[dict[Any, Any]] = []  # objects that nothing uses any more; see `leave`
         self.group_objects = 0  # made since the last commit that let go of them; see `groups/groups.py`
         self.consumer_bytes = 0  # about what the consumers in memory take
@@ -98,7 +74,6 @@ class Transaction:
         self.idmp_max_records = 100
         self.copied_bytes = 0  # of the rows that were added since the last checkpoint without a logged command
         self.swept = False  # rows were deleted since the last checkpoint without a logged command
-        self.notify: Notify = ignore_change
         self.position: LogPosition | None = None  # of the log, as the last commit recorded it
         self.synced: LogPosition | None = None  # the log was known to be durable up to here before that commit
         self.replids: ReplicationIds | None = None  # the replication ids that the log's offsets belong to
@@ -118,10 +93,7 @@ class Transaction:
     def reload(self) -> None:
         """Begin from the state of the last commit: at the start, and after an `abort`."""
         self.begin()
-        self.log.clear()
-        self.extension_bytes = 0
-        self.unlogged = None
-        self._changed_at = _NO_CHANGE
+        self.forget_logged()
         self.young_ids = self.changed_ids = self.copied_bytes = 0
         self.dirty.clear()
         self.overfull.clear()
@@ -145,12 +117,6 @@ class Transaction:
         if not objects:
             self.leftovers.pop()
         return True
-
-    def lose_observers(self) -> None:
-        """Tell all observers that they have not seen everything, and forget them."""
-        for observer in self.observers:
-            observer.lost()
-        self.observers.clear()
 
     def empty(self) -> None:
         """Empty all tables, right after `reload`; only the version of the format stays."""
@@ -314,71 +280,6 @@ class Transaction:
                 self.lmdb.delete(name, db=self.handles["meta"])
             else:
                 self.lmdb.put(name, row, db=self.handles["meta"])
-
-    # -- the log -------------------------------------------------------------------------------------------------------
-
-    def log_select(self, number: int) -> None:
-        """Log SELECT: the lines that follow are for database `number`."""
-        self.log.append(encode_command([b"SELECT", b"%d" % number]))
-        self.log_db = number
-
-    def log_command(self, number: int, words: list[bytes]) -> None:
-        """Log one canonical command of database `number`."""
-        if self.log_db != number:
-            self.log_select(number)
-        self.log.append(encode_command(words))
-
-    def log_extension(self, number: int, words: list[bytes]) -> None:
-        """Log a command that Redis 7 does not know, in comment lines, which Redis skips."""
-        if self.log_db != number:
-            self.log_select(number)
-        lines = encode_extension(words)
-        self.extension_bytes += len(lines)
-        self.log.append(lines)
-
-    def log_is_written(self) -> None:
-        """Begin the list of logged commands again: all of it is in the log."""
-        for observer in self.observers:
-            observer.logged(self.log)
-        self.drop_log()
-
-    def drop_log(self) -> None:
-        """Begin the list of logged commands again: a log has them."""
-        self.log.clear()
-        self.extension_bytes = 0
-        self._changed_at = _NO_CHANGE
-
-    def change_begins(self) -> None:
-        """Called before a change of rows or of memory that is logged later, when a damaged row may be met before that.
-
-        A command that then fails is undone, although it has logged nothing.
-        """
-        self._changed_at = len(self.log)
-
-    def mark(self) -> Mark:
-        """The place in the tick where the next command begins."""
-        return Mark(len(self.log), self.extension_bytes, self.changes)
-
-    def is_unchanged_since(self, mark: Mark) -> bool:
-        """Whether nothing has changed behind `mark`.  May say no without a reason."""
-        return len(self.log) == mark.lines and self.unlogged is None and self._changed_at != mark.lines
-
-    def log_later(self, changed: Unlogged) -> None:
-        """Have `changed` log its rest when the command ends, or before another object changes."""
-        if self.unlogged is not changed:
-            self.end_command()
-            self.unlogged = changed
-
-    def end_command(self) -> None:
-        """Log the changes that the lines of the command, or of its slice, do not contain.  `Engine.commit` calls it."""
-        changed = self.unlogged
-        if changed is not None:
-            self.unlogged = None
-            changed.log_rest()
-
-    def notify_interest(self, change: Change, namespace: Namespace, key: bytes) -> None:
-        if key in namespace.interest:
-            self.notify(change, namespace, key)
 
     # -- rows of several tables ----------------------------------------------------------------------------------------
 
