@@ -9,7 +9,7 @@ import pytest
 from riverbed.store.databases import transaction
 from riverbed.store.format import groups as names
 from riverbed.store.groups.group import Group
-from riverbed.store.tables import transaction as tables_transaction
+from riverbed.store.tables.writing import transaction as tables_transaction
 from tests.support.effort import undisturbed
 from tests.support.store.stores import Store
 
