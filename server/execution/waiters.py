@@ -181,9 +181,12 @@ class Waiters:
                 self._leaving.pop()
 
     def postpone(self, session: Session, retry_ms: int | None, ahead_ms: int = 0) -> None:
-        """Keep the client's place after a try that found nothing; `retry_ms` is the moment of the next try, if any."""
+        """Keep the client's place after a try that found nothing; `retry_ms` is the moment of the next try, if any.
+
+        The same moment is another one of the monotonic clock when the clock was set back.
+        """
         assert session.blocked is not None
-        if retry_ms != session.blocked.retry_ms:
+        if retry_ms is not None or session.blocked.retry_ms is not None:
             self._drop_timer(session)
             session.blocked = replace(session.blocked, retry_ms=retry_ms)
             self._set_timer(session, retry_ms, ahead_ms)

@@ -34,6 +34,8 @@ _CLAIM_END: Final = (
 
 # The most entries of a logged claim that are looked up one by one.
 _FEW: Final = 256
+# And of a client's claim: what else changes until they are written, is written with them.
+_FEWEST: Final = 10
 # What a consumer keeps of the first words of its lines without counting them.
 _SHORT_HEAD: Final = 1024
 # The line of a delivery of one entry, and the one of the position that follows it, around their IDs.
@@ -217,33 +219,21 @@ class Group(Acks):
         self.stream.txn.changes += len(packed_ids)
         self.raise_position(last_id)
         is_past_all = ascend and self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
-        owners = [] if is_past_all else self._owners_of(packed_ids)
-        if owners:
-            for packed, owner_no in zip(packed_ids, owners, strict=True):
-                self._move_one(packed, consumer, time_ms, count, owner_no)
+        counts = dict.fromkeys(packed_ids, count)
+        if not is_past_all and len(counts) <= _FEW and self._give_each(consumer, counts, time_ms):
+            pass  # nearly all claims of a log
         elif ascend and (is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0]))):
             self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
             self.pel_count += len(packed_ids)
             consumer.pel_count += len(packed_ids)
             self._pel_end = unpack_id(packed_ids[-1])
         else:
-            self._give(consumer, dict.fromkeys(packed_ids, count), time_ms)
+            self._give(consumer, counts, time_ms)
         consumer.active_ms = time_ms
         self.touch(consumer)
         self._logged_position = (self.last_id, self.entries_read)
         consumer.is_logged = True
         consumer.logged_times = (time_ms, time_ms)
-
-    def _owners_of(self, packed_ids: list[bytes]) -> list[int]:
-        """The numbers of the consumers that own these entries; none when there are many, or some have no owner."""
-        owners: list[int] = []
-        if len(packed_ids) <= _FEW:
-            for packed in packed_ids:
-                standing = self.pel.standing(packed)
-                if standing is None or standing[0] == UNOWNED:
-                    return []
-                owners.append(standing[0])
-        return owners
 
     def take_over(self, consumer: Consumer, entries: list[PendingEntry], now_ms: int) -> None:
         """`claim` the entries that `overdue` found; each delivery count rises by one."""
@@ -259,9 +249,23 @@ class Group(Acks):
 
     def _give(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int) -> None:
         """Give entries to a consumer, as `claim`; they may have had another owner or none."""
+        if len(counts) <= _FEWEST and self._give_each(consumer, counts, time_ms):
+            return
         self._pel_end = None
         given = self._left_owners(self.pel.give(counts, consumer.consumer_no, time_ms))
         self._move_count(consumer, given)
+
+    def _give_each(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int) -> bool:
+        """`_give` entries without writing them; -> whether it did, which it does not where one has no owner."""
+        owners: list[int] = []
+        for packed in counts:
+            standing = self.pel.standing(packed)
+            if standing is None or standing[0] == UNOWNED:
+                return False
+            owners.append(standing[0])
+        for (packed, count), owner_no in zip(counts.items(), owners, strict=True):
+            self._move_one(packed, consumer, time_ms, count, owner_no)
+        return True
 
     def _move_one(self, packed: bytes, consumer: Consumer, time_ms: int, count: int, owner_no: int) -> None:
         """`_give` an entry of the owner `owner_no`, without writing it."""

@@ -135,6 +135,41 @@ def test_a_moment_to_try_again_counts_like_a_deadline_and_can_be_put_off(tmp_pat
     in_loop(body())
 
 
+def test_the_same_moment_is_a_later_one_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks, room = in_room(tmp_path)
+        room.block(0, b"k", retry_ms=100)
+        room.waiters.postpone(room.sessions[0], 100, ahead_ms=4000)
+        assert room.waiters.next_deadline_ms == 4100
+        room.waiters.release(room.sessions[0])
+        assert room.waiters.next_deadline_ms is None
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_client_that_claims_is_tried_again_in_time_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        blocking = ticks.executor.blocking
+        writer, reader = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, "XADD s 1-0 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g Alice STREAMS s >")
+        assert await ticks.ask(reader, "XREADGROUP GROUP g Bob CLAIM 6000 BLOCK 0 STREAMS s >") == []
+        ticks.clock.now_ms += 6002
+        ticks.clock.set_back_ms = 4000
+        blocking.deadline_passed()
+        await ticks.settle()
+        assert reader.replies() == []  # by the clock the entry is idle for two seconds
+        assert blocking.waiters.next_deadline_ms == ticks.clock.now_ms - 1 + 4000
+        ticks.clock.now_ms += 4000
+        blocking.deadline_passed()
+        await ticks.settle()
+        assert len(reader.replies()) == 1
+        ticks.close()
+
+    in_loop(body())
+
+
 # -- in an executor ----------------------------------------------------------------------------------------------------
 
 

@@ -140,9 +140,31 @@ def test_the_last_commit_answers_for_what_has_not_changed(store: Store) -> None:
         store.engine.write_part()
     assert require_same(store) == answered(38)
     store.run("XCLAIM", "s", "g", "Bob", 0, "9-0", "10-0")
+    assert require_same(store) == answered(36)
+    store.run("XCLAIM", "s", "g", "Bob", 0, *(f"{number}-0" for number in range(11, 25)))
     assert require_same(store) == 0  # what has changed is not noted
     store.checkpoint()
     assert require_same(store) == answered(39)
+
+
+def test_what_is_written_during_the_search_is_seen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To look for a young entry writes the acknowledgements, in passes: one of them finds that there are too many."""
+    monkeypatch.setattr(pel_module, "_MOST_REWRITTEN", 300)
+    store.fill(b"s", 1400)
+    store.run("XGROUP", "CREATE", "s", "g", "0")
+    for number in range(700):  # runs of two: a pass writes 128 of them
+        consumer = ("Alice", "Bob")[number % 2]
+        store.run("XREADGROUP", "GROUP", "g", consumer, "COUNT", 2, "STREAMS", "s", ">")
+    store.checkpoint()
+    acknowledged = range(1, 1400, 2)
+    for part in (acknowledged[:350], acknowledged[350:]):
+        store.run("XACK", "s", "g", *(f"{number}-0" for number in part))
+    store.run("XADD", "s", "1401-0", "f", "v")
+    store.run("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 1, "STREAMS", "s", ">")
+    group = store.groups().get(b"g")
+    assert group is not None
+    found = group.pel.standings([pack_id(StreamID(number << 64)) for number in (1401, *acknowledged[-8:])])
+    assert [standing is not None for standing in found] == [True] + 8 * [False]
 
 
 def test_a_commit_forgets_what_had_changed(store: Store) -> None:
