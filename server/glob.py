@@ -16,11 +16,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import groupby
 from operator import contains, methodcaller
 from typing import Final
 
 # For each place the bytes that match there; a bytearray when one byte matches at each place.
 _Segment = bytearray | list[bytes]
+# What finds the first places of a segment, and how many these are.
+_Search = tuple[re.Pattern[bytes], int]
 
 _STEP_S: Final = 0.001
 # A pattern with more stars before other parts matches nothing: Redis ends its recursion there.
@@ -29,6 +32,9 @@ _MAX_STARS: Final = 1000
 _PIECE: Final = 2048
 
 _MEMBERS_A_STEP: Final = 256
+# Places of a segment that a regular expression looks for: to compile one takes up to 30 us a place.
+_HEAD: Final = 32
+_NOTHING: Final = rb"[^\x00-\xff]"
 
 _ANY: Final = bytes(range(256))
 _IN_ORDER: Final = _ANY[128:] + _ANY[:128]  # as signed bytes
@@ -48,7 +54,7 @@ _MEMBER = re.compile(rb"\\(?P<escaped>.)|(?P<low>[^\]])-(?P<high>.)|(?P<one>[^\]
 class Glob:
     """A glob pattern.  `ignore_case` is for ASCII letters, as in CONFIG GET."""
 
-    __slots__ = ("_final_star", "_is_parsed", "_parts", "_segments", "_size", "ignore_case", "pattern")
+    __slots__ = ("_heads", "_is_parsed", "_parts", "_segments", "_size", "ignore_case", "pattern")
 
     def __init__(self, pattern: bytes, *, ignore_case: bool = False) -> None:
         self.pattern = pattern
@@ -57,6 +63,7 @@ class Glob:
         self._size = 0  # places in all segments so far: a match has at least so many bytes
         self._is_parsed = False
         self._parts: Iterator[None] | None = None  # while the pattern is being parsed
+        self._heads: dict[int, _Search] = {}  # by segment: what finds its first places
 
     def matches(self, text: bytes) -> bool:
         """Whether the whole of `text` matches."""
@@ -92,8 +99,12 @@ class Glob:
         if not ((yield from _fits(last, text, size - len(last))) and (yield from _fits(first, text, 0))):
             return False
         at, end = len(first), size - len(last)
-        for segment in segments[1:-1]:
-            found = yield from _find(segment, text, at, end)
+        for number, segment in enumerate(segments[1:-1], 1):
+            if isinstance(segment, bytearray):
+                found = text.find(segment, at, end)
+            else:
+                head = self._heads.get(number) or self._heads.setdefault(number, _search(segment[:_HEAD]))
+                found = yield from _find(head, segment, text, at, end)
             if found < 0:
                 return False
             at = found + len(segment)
@@ -189,32 +200,45 @@ def _result(steps: Generator[None, None, bool]) -> bool:
             return bool(done.value)
 
 
-def _fits(segment: _Segment, text: bytes, at: int) -> Generator[None, None, bool]:
-    """Whether the segment matches the text at `at`; the text must be long enough."""
+def _fits(segment: _Segment, text: bytes, at: int, begin: int = 0) -> Generator[None, None, bool]:
+    """Whether the segment, from its place `begin` on, matches the text at `at`; the text must be long enough."""
     if isinstance(segment, bytearray):
         return text.startswith(segment, at)
-    if len(segment) <= _PIECE:
-        return all(map(contains, segment, text[at : at + len(segment)]))
-    for start in range(0, len(segment), _PIECE):
+    for start in range(begin, len(segment), _PIECE):
+        if start > begin:
+            yield
         piece = segment[start : start + _PIECE]
         if not all(map(contains, piece, text[at + start : at + start + _PIECE])):
             return False
-        yield
     return True
 
 
-def _find(segment: _Segment, text: bytes, at: int, end: int) -> Generator[None, None, int]:
-    """The first place from `at` on where the segment matches and does not reach beyond `end`; -1 if there is none."""
-    if isinstance(segment, bytearray):
-        return text.find(segment, at, end)
-    size = len(segment)
-    head = segment if size <= _PIECE else segment[:_PIECE]
+def _search(places: list[bytes]) -> _Search:
+    """A regular expression that finds these places, and how many of them."""
+    parts = []
+    for members, equal in groupby(places):
+        one = b"." if len(members) == len(_ANY) else b"[%b]" % b"".join([b"\\x%02x" % byte for byte in members])
+        parts.append(b"%b{%d}" % (one if members else _NOTHING, len(list(equal))))
+    return re.compile(b"".join(parts), re.DOTALL), len(places)
+
+
+def _find(search: _Search, segment: list[bytes], text: bytes, at: int, end: int) -> Generator[None, None, int]:
+    """The first place from `at` on where the segment matches and does not reach beyond `end`; -1 if there is none.
+
+    Its first places are looked for by a regular expression, which has no choice anywhere: 10 ns a byte, up to a tenth
+    of a microsecond where the text nearly matches everywhere.
+    """
+    expression, size = search
     until = time.perf_counter() + _STEP_S
-    for place in range(at, end - size + 1):
-        if all(map(contains, head, text[place : place + len(head)])) and (
-            size <= _PIECE or (yield from _fits(segment, text, place))
-        ):
-            return place
+    last = end - len(segment)
+    while at <= last:
+        past = min(at + _PIECE, last + 1)
+        found = expression.search(text, at, past - 1 + size)
+        at = past if found is None else found.start()
+        if found is not None:
+            if size == len(segment) or (yield from _fits(segment, text, at, size)):
+                return at
+            at += 1
         if time.perf_counter() >= until:
             yield
             until = time.perf_counter() + _STEP_S

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from riverbed.server import errors
+from riverbed.server.commands.redaction import hidden
 from riverbed.server.commands.syntax import key_words, word_count
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ class Command:
     tips: tuple[str, ...] = ()
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None
     redact: Redaction | None = None
+    inner_at: int = 0  # where the words of another command begin, which are shown as that one says
     subcommands: dict[bytes, Command] = field(default_factory=dict)
     bare: Command | None = None  # without its optional words, if it only reads then
     full_name: bytes = field(init=False)  # `xadd`, `xgroup|create`: how error texts and statistics spell it
@@ -145,14 +147,32 @@ class Command:
         return frozenset((speed, *of_flags, *self.own_categories))
 
     def shown(self, words: list[bytes]) -> list[bytes]:
-        """The words of a call as MONITOR and SLOWLOG may show them, see `redaction.py`."""
-        return words if self.redact is None else self.redact(words)
+        """The words of a call as MONITOR and SLOWLOG may show them, see `redaction.py`.
+
+        A command inside of it may have one inside as well, to any depth.  All words of an unknown one are hidden.
+        """
+        row: Command | None = self
+        at = 0
+        while row is not None and row.inner_at and len(words) > at + row.inner_at:
+            at += row.inner_at
+            row = named(words[at : at + 2])
+        if row is None:
+            return [*words[:at], *hidden(words[at:])]
+        return words if row.redact is None else [*words[:at], *row.redact(words[at:])]
 
     def accepts(self, word_count: int) -> bool:
         return word_count == self.arity if self.arity >= 0 else word_count >= -self.arity
 
 
 COMMANDS: dict[bytes, Command] = {}
+
+
+def named(words: list[bytes]) -> Command | None:
+    """The row that would run a client's `words`; None for an unknown command or subcommand."""
+    row = COMMANDS.get(words[0].upper())
+    if row is None or not row.is_for_clients:
+        return None
+    return row if not row.subcommands or len(words) == 1 else row.subcommands.get(words[1].upper())
 
 
 def command(
@@ -168,13 +188,15 @@ def command(
     tips: tuple[str, ...] = (),
     find_keys: Callable[[list[bytes]], list[bytes]] | None = None,
     redact: Redaction | None = None,
+    inner_at: int = 0,
     reads_when_bare: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Declare the decorated handler as the command with the name and syntax in `line`.
 
     `arity` and `keys` are for a command that Redis describes differently from its syntax; `categories` replace those of
     its group.  A subcommand inherits group, version and categories of its container.  `redact` replaces secrets among
-    the words.  With `reads_when_bare` it only reads when its optional words are missing, also where writes are refused.
+    the words; those of another command begin at `inner_at`.  With `reads_when_bare` it only reads when its optional
+    words are missing, also where writes are refused.
     """
 
     def declare(handler: Handler) -> Handler:
@@ -201,6 +223,7 @@ def command(
             tips,
             find_keys,
             redact,
+            inner_at,
         )
         if reads_when_bare:
             row.bare = replace(row, flags=flags & ~Flag.WRITE | Flag.READONLY)

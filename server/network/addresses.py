@@ -1,8 +1,8 @@
 """The addresses that the settings name, taken before the store is opened.
 
-    bind       the port is ours, and connections to it are refused
+    bind       no program that listens has the port, and connections to it are refused
     ...        the store is opened, and loaded for up to half a second
-    listen     `listener.py`: connections are accepted
+    listen     `listener.py`: connections are accepted, unless another program was faster
 
 So a start that fails because it cannot have an address has not touched the store.  A Unix socket is a file in a folder.
 Here we only check that it can be made; it is made when the server listens, as it takes the place of an older one.
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from riverbed.server.config.config import Config
 
 _EVERYWHERE: Final = {"*": "0.0.0.0", "::*": "::"}
+# That the machine lacks an address, not that another program has the port.
+_NOT_HERE: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ENOPROTOOPT}
 _MAX_UNIX_PATH_BYTES: Final = 107  # sun_path of sockaddr_un, without its NUL
 
 
@@ -53,7 +55,10 @@ class Addresses:
 
 
 def bind(addresses: Iterable[str], port: int) -> list[socket.socket]:
-    """Sockets bound to `port` at each address; one that begins with `-` may be missing.  Raises OSError, naming it."""
+    """Sockets bound to `port` at each address; the machine need not have one that begins with `-`.
+
+    Raises OSError, naming the address.
+    """
     sockets: list[socket.socket] = []
     for address in addresses:
         host = address.removeprefix("-")
@@ -61,12 +66,24 @@ def bind(addresses: Iterable[str], port: int) -> list[socket.socket]:
         try:
             sockets += _bind_host(host, port)
         except OSError as error:
-            if address.startswith("-"):
+            if address.startswith("-") and (isinstance(error, socket.gaierror) or error.errno in _NOT_HERE):
                 continue
             for sock in sockets:
                 sock.close()
             raise OSError(error.errno, f"{error.strerror or error}", f"{host}:{port}") from None
     return sockets
+
+
+def accept(sock: socket.socket, backlog: int) -> None:
+    """Have the system accept connections to a bound socket.  Raises OSError, naming the address.
+
+    Another socket may have been bound to it meanwhile, and accept already: uvloop does not raise that.
+    """
+    try:
+        sock.listen(backlog)
+    except OSError as error:
+        host, port = sock.getsockname()[:2]
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
 
 
 def _bind_host(host: str, port: int) -> list[socket.socket]:

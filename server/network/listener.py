@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.assembly import Server, open_server
 from riverbed.server.execution.admission import is_loopback
-from riverbed.server.network.addresses import Addresses
+from riverbed.server.network.addresses import Addresses, accept
 from riverbed.server.network.connection import Connection, peer_name
 from riverbed.server.network.glance import Glance
 from riverbed.server.version import VERSION
@@ -63,6 +63,8 @@ class Listener:
         self._tcp += [*self._addresses.clients, *self._addresses.tls]
         self._keep_alive()
         backlog = config.tcp_backlog
+        for sock in self._tcp:
+            accept(sock, backlog)
         for sock in self._addresses.clients:
             self._servers.append(await loop.create_server(self._accept, sock=sock, backlog=backlog))
         for sock in self._addresses.tls:
@@ -248,5 +250,7 @@ async def _open_metrics(server: Server, addresses: Addresses) -> Metrics | None:
     from riverbed.server.prometheus.page import Metrics
 
     metrics = Metrics(server.context, server.executor.control, server.replication, server.tasks)
+    for sock in addresses.metrics:
+        accept(sock, server.context.config.tcp_backlog)
     await metrics.listen(addresses.metrics, server.tls if server.context.config.metrics_tls else None)
     return metrics

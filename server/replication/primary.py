@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.background.log_rewrite import RewriteError
@@ -12,7 +13,7 @@ from riverbed.server.config.kinds import is_host
 from riverbed.server.errors import CommandError
 from riverbed.server.numbers import TOO_LARGE, parse_digits
 from riverbed.server.replication.link import STORE_CAPABILITY
-from riverbed.server.replication.sender import GETACK, PING, Introduction, Sender, State
+from riverbed.server.replication.sender import GETACK, PING, Introduction, LagError, Sender, State
 from riverbed.server.replication.waits import Waits
 from riverbed.store.errors import NEARLY_FULL, LogWriteError
 from riverbed.store.log.tail import LogTail
@@ -196,7 +197,7 @@ class Primary:
     # -- every second --------------------------------------------------------------------------------------------------
 
     def cycle(self) -> None:
-        """Ping the replicas, cut off silent ones, and count the good ones."""
+        """Ping the replicas, cut off silent ones and one that takes up space, and count the good ones."""
         now_s = self._clock.monotonic()
         config = self._config
         for sender in list(self.senders.values()):
@@ -204,8 +205,9 @@ class Primary:
             if now_s - sender.heard_s > config.repl_timeout:
                 log.warning("replica %s: not heard of for %d s", sender.session.peer.address, config.repl_timeout)
                 sender.session.peer.abort()
+        self._cut_off_slowest()
         for replication_id, (_, tail, until_s) in list(self._prefixes.items()):
-            if now_s > until_s:
+            if now_s > until_s or self._takes_needed_space(tail.held_bytes):
                 tail.close()
                 del self._prefixes[replication_id]
         if self.senders and now_s - self._pinged_s >= config.repl_ping_replica_period and self._may_log:
@@ -213,6 +215,16 @@ class Primary:
             self._core.txn.log.append(PING)
             self._ticks.want_tick()
         self.count_good()
+
+    def _cut_off_slowest(self) -> None:
+        """Where space is short, cut off the replica for which most bytes of deleted files of the log are kept."""
+        slowest = max(self.senders.values(), key=attrgetter("held_bytes"), default=None)
+        if slowest is not None and self._takes_needed_space(held := slowest.held_bytes):
+            slowest.give_up(LagError(f"the disk is nearly full, and it has {held:,} bytes of old log still to come"))
+
+    def _takes_needed_space(self, held_bytes: int) -> bool:
+        """Whether the disk has less to spare than the files that are kept for a replica take: as for the backlog."""
+        return held_bytes > 0 and not self._engine.space.may_keep(held_bytes)
 
     @property
     def _may_log(self) -> bool:

@@ -55,6 +55,10 @@ class AckError(Exception):
     """A replica says that it has what was never written."""
 
 
+class LagError(Exception):
+    """A replica keeps files of the log from being freed that the disk needs the space of."""
+
+
 class State(enum.Enum):
     """States of a replica, in the words of INFO."""
 
@@ -344,6 +348,11 @@ class Sender:
         if any(file.seq == file_seq for file in log_.home.manifest.backlog):
             log_.history.end_backlog()
         self.give_up(error)
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of deleted files of the log that the replica is still to be sent."""
+        return sum(tail.held_bytes for tail in (self._tail, self._base_tail) if tail is not None)
 
     def give_up(self, error: Exception) -> None:
         """Cut the replica off; it connects again."""

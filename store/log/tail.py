@@ -128,6 +128,16 @@ class LogTail:
             if is_ahead and number not in self._held and not (number == present and self._fd >= 0):
                 self._held[number] = file, self._open_files.open(self._log.home.path / file.name)
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the deleted files that are still to be read: the disk has them back when no tail reads these."""
+        manifest = self._log.home.manifest
+        listed = {number_of(file) for file in (*manifest.backlog, *manifest.files)}
+        held: dict[int, tuple[LogFile | None, int]] = {**self._held}
+        if self._fd >= 0:
+            held[self.place.file_seq] = self._file, self._fd
+        return sum(_size(self._files, fd, file) for number, (file, fd) in held.items() if number not in listed)
+
     def moved(self, closed: LogFile, current: LogFile, shift: int) -> None:
         """Continue in `current` if the place is behind the end of `closed`, see `Follower.moved`."""
         assert closed.size is not None

@@ -216,3 +216,24 @@ def test_every_command_with_a_pattern_answers_as_redis_does(
             commands += [("PUBLISH", key, "m") for key in keys]
             answers.append([sorted(reply.split(b"\r\n")) for reply in client.pipeline(commands)])
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("places", [1, 3, 31, 32, 33, 70, 2049, 2081])
+def test_a_segment_without_a_literal_is_found_wherever_it_is(places: int) -> None:
+    glob = Glob(b"*" + b"[a-c]" * places + b"[xy]*[x]")
+    inner = b"abc" * (places // 3 + 1)
+    for before in (0, 1, 31, 2015, 2016, 2047, 2048, 2049, 4096):
+        text = b"z" * before + inner[:places]
+        assert glob.matches(text + b"y" + b"x"), before
+        assert glob.matches(text + b"x" + b"-" * 3000 + b"x"), before
+        assert not glob.matches(text + b"x"), "the last place is behind the one before"
+        assert not glob.matches(b"z" * before + inner[: places - 1] + b"zyx"), before
+
+
+def test_a_text_that_nearly_matches_everywhere_costs_little_more_than_a_search() -> None:
+    """For an ACL a pattern is matched in one go, and a client may send a key of many megabytes."""
+    text = b":" * 1_000_000
+    for pattern in (b"*:[0-9]:*", b"*?[0-9]?*", b"x*[:][:][:][0-9]*y"):
+        with measured() as effort:
+            assert not Glob(pattern).matches(text)
+        assert effort.units < 1.5, pattern

@@ -129,6 +129,15 @@ def test_port_in_use_is_told(riverbed: RiverbedServer, tmp_path: Path) -> None:
     )
 
 
+def test_one_port_for_clients_and_for_metrics_is_told(tmp_path: Path) -> None:
+    port = free_port()
+    words = ("--port", port, "--metrics-port", port, "--bind", "127.0.0.1", "--dir", tmp_path / "d")
+    status, out, _ = start_in_vain(*words)
+    assert status == 1
+    assert "Ready" not in out
+    assert f"port {port} is in use" in out.splitlines()[-1]
+
+
 @pytest.mark.parametrize("has_store", [False, True])
 @pytest.mark.parametrize("setting", ["port", "metrics-port", "unixsocket"])
 def test_a_start_for_which_there_is_no_address_touches_no_file(

@@ -16,7 +16,7 @@ from riverbed.server.commands.access.selector import CATEGORIES, Selector, comma
 from riverbed.server.commands.access.users import DEFAULT_USER, UserFileError, Users, is_name, read_file
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.dispatch import find_command
-from riverbed.server.commands.redaction import all_but_the_name, hidden
+from riverbed.server.commands.redaction import all_but_the_name
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.config.file import replace_file
 from riverbed.server.errors import CommandError, subcommand_syntax, wrong_arity
@@ -150,18 +150,12 @@ def acl_genpass(request: Request) -> bytes:
     return secrets.token_hex((bits + 7) // 8)[: (bits + 3) // 4].encode()
 
 
-def _without_secrets(words: list[bytes]) -> list[bytes]:
-    """DRYRUN: redact the inner command as its own row says."""
-    row = find_command(words[3:]) if len(words) > 3 else None
-    return [*words[:3], *(hidden(words[3:]) if row is None else row.shown(words[3:]))]
-
-
 @command(
     "ACL DRYRUN username command [arg [arg ...]]",
     _ADMIN,
     since="7.0.0",
     summary="Says what a user may do.",
-    redact=_without_secrets,
+    inner_at=3,
 )
 def acl_dryrun(request: Request) -> Reply:
     """ACL DRYRUN username command [arg ...] -> OK, or why the user may not."""

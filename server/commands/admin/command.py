@@ -14,10 +14,9 @@ from riverbed.server import errors
 from riverbed.server.commands.access.keys import has_keys, key_accesses, key_positions, keyword_of
 from riverbed.server.commands.access.selector import CATEGORIES
 from riverbed.server.commands.arguments import Args
-from riverbed.server.commands.redaction import hidden
 from riverbed.server.commands.slices import in_pieces, in_slices, joined
 from riverbed.server.commands.syntax import Argument, parse_syntax
-from riverbed.server.commands.table import COMMANDS, Command, Flag, command, declare_help
+from riverbed.server.commands.table import COMMANDS, Command, Flag, command, declare_help, named
 from riverbed.server.errors import CommandError
 from riverbed.server.glob import Glob
 from riverbed.server.protocol.encode import encode
@@ -63,14 +62,6 @@ def _by_full_name(name: bytes) -> Command | None:
     if row is None or not bar:
         return row
     return row.subcommands.get(subcommand.upper())
-
-
-def _of_words(words: list[bytes]) -> Command | None:
-    """The row that would run `words`; None for an unknown command or subcommand."""
-    row = _find(words[0])
-    if row is None or not row.subcommands or len(words) == 1:
-        return row
-    return row.subcommands.get(words[1].upper())
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -292,27 +283,13 @@ def _all_docs(request: Request) -> Work:
 # -- COMMAND GETKEYS ---------------------------------------------------------------------------------------------------
 
 
-def _without_secrets(words: list[bytes]) -> list[bytes]:
-    """GETKEYS, GETKEYSANDFLAGS: redact the inner command as its own row says; hide all words of an unknown one.
-
-    The inner command may be GETKEYS again, to any depth.
-    """
-    at = 2
-    row = _of_words(words[at:])
-    while row is not None and row.redact is _without_secrets and len(words) > at + 2:
-        at += 2
-        row = _of_words(words[at : at + 2])
-    inner = words[at:]
-    return [*words[:at], *(hidden(inner) if row is None else row.shown(inner))]
-
-
 def _found_keys(request: Request) -> tuple[list[bytes], tuple[tuple[bytes, ...], ...]]:
     """The keys of the command behind the second word, and their access flags; the last flags are for all further keys.
 
     Raises CommandError.
     """
     words = request.argv[2:]
-    row = _of_words(words)
+    row = named(words)
     if row is None:
         raise CommandError(INVALID_COMMAND)
     if not has_keys(row):
@@ -349,7 +326,7 @@ def _each_key_and_flags(request: Request) -> Work:
     Flag.LOADING | Flag.STALE,
     summary="Picks the keys out of a full command.",
     arity=-4,
-    redact=_without_secrets,
+    inner_at=2,
 )
 def command_getkeys(request: Request) -> Reply:
     """COMMAND GETKEYS command [arg ...] -> the keys."""
@@ -362,7 +339,7 @@ def command_getkeys(request: Request) -> Reply:
     since="7.0.0",
     summary="Picks the keys out of a full command and says how they are used.",
     arity=-4,
-    redact=_without_secrets,
+    inner_at=2,
 )
 def command_getkeysandflags(request: Request) -> Reply:
     """COMMAND GETKEYSANDFLAGS command [arg ...] -> pairs of a key and its access flags."""

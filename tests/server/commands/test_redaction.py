@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from riverbed.server.commands import load_commands
+from riverbed.server.commands.redaction import REDACTED
+from riverbed.server.commands.table import named
 from tests.conftest import StartRiverbed
 from tests.support.pair import Pair
 from tests.support.raw import Node, RawClient
@@ -66,6 +69,8 @@ WITHIN: list[tuple[str, ...]] = [
         ("COMMAND", "GETKEYS", "command", "getkeys", "COMMAND", "GETKEYSANDFLAGS"),
         ("COMMAND", "GETKEYZ"),
         ("COMMAND", "GETKEYS", "COMMAND", "GETKEYZ"),
+        ("ACL", "DRYRUN", "default"),
+        ("ACL", "DRYRUN", "default", "COMMAND", "GETKEYS", "acl", "dryrun", "default"),
         ("MULTI",),
         ("EXEC",),
     )
@@ -126,6 +131,32 @@ def test_monitors_are_shown_what_monitors_of_redis_are(server: RiverbedServer, o
     assert ours == theirs
     assert b"(redacted)" in b"".join(ours)
     assert PASSWORD.encode() not in b"".join(ours)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5_000])
+@pytest.mark.parametrize("inner", ["COMMAND GETKEYS", "COMMAND GETKEYSANDFLAGS", "ACL DRYRUN default", "ACL DRYRUN"])
+def test_commands_inside_of_commands_are_shown_to_any_depth_and_may_lack_the_last_one(inner: str, depth: int) -> None:
+    load_commands()
+    words = [word.encode() for word in inner.split()] * depth
+    row = named(words)
+    assert row is not None
+    shown = row.shown(words)
+    assert len(shown) == len(words)
+    assert shown[:2] == words[:2]
+    mixed = [*words, b"COMMAND", b"GETKEYS", b"AUTH", PASSWORD.encode()]
+    if inner != "ACL DRYRUN":
+        assert row.shown(mixed) == [*mixed[:-1], REDACTED]
+    assert PASSWORD.encode() not in row.shown(mixed)
+
+
+@pytest.mark.usefixtures("slowlogs")
+def test_a_command_without_its_inner_one_is_answered_beside_a_monitor(server: RiverbedServer) -> None:
+    before = len(server.log_text())
+    asked = [("COMMAND", "GETKEYS", "COMMAND", "GETKEYS"), ("ACL", "DRYRUN", *("ACL", "DRYRUN", "u") * 2_000)]
+    assert len(monitored(server, asked)) == 2  # as in Redis, none is shown of ACL
+    with server.client() as client:
+        assert {words[0] for words in slow(client)} >= {b"COMMAND", b"ACL"}
+    assert "Exception" not in server.log_text()[before:]
 
 
 def test_a_mistyped_password_reaches_no_monitor(server: RiverbedServer) -> None:

@@ -6,6 +6,7 @@ And what WAIT waits for: the client's last write, wherever it was committed.
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,33 @@ def test_wait_counts_a_replica_once_that_has_connected_again(
             await ticks.ask(link, f"REPLCONF riverbed 1 listening-port {port}", "PSYNC ? -1")
             await ticks.ask(link, f"REPLCONF ACK {ticks.engine.log.end.offset}")
         assert await ticks.ask(writer, "WAIT 1 0") == [b":%d\r\n" % count]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_replica_is_cut_off_when_the_disk_needs_the_space_of_the_files_that_it_is_still_to_be_sent(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, repl_backlog_size=16_384)
+        primary, log_ = ticks.server.replication.primary, ticks.engine.log
+        writer, slow, level = ticks.connect(), ticks.connect(), ticks.connect()
+        for replica in (slow, level):
+            await ticks.ask(replica, "REPLCONF riverbed 1", "PSYNC ? -1")
+        slow.session.congested = True
+        await ticks.ask(writer, *(f"XADD s {number}-1 f {'v' * 1000}" for number in range(1, 100)))
+        log_.rotate()
+        for sender in primary.senders.values():
+            assert sender.held_bytes == 0
+        log_.history.hold_tails()  # as before a removal
+        log_.home.manifest = replace(log_.home.manifest, incrs=log_.home.manifest.incrs[-1:])
+        primary.cycle()
+        assert not slow.is_closed, "there is room"
+        ticks.files.free = 1_400_000  # the reserve of these tests is 1 MB
+        primary.cycle()
+        assert (slow.is_closed, level.is_closed) == (True, False)
+        ticks.files.free = None
         ticks.close()
 
     in_loop(body())
