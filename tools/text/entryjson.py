@@ -105,7 +105,21 @@ def row_words(row: dict[str, Any], id_field: str | None) -> tuple[bytes | None, 
 def _value_text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return value.text if isinstance(value, _Number) else _encode(value)
+    try:
+        return _json(value)
+    except RecursionError:
+        raise ValueError("too deeply nested") from None
+
+
+def _json(value: Any) -> str:
+    """As JSON, with numbers as they were written: a price of 1.10 within a list must not become 1.1 either."""
+    if isinstance(value, _Number):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ", ".join([f"{_encode(name)}: {_json(member)}" for name, member in value.items()]) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return _encode(value)
 
 
 def _words(form: str, values: Any) -> list[bytes]:

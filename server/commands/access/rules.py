@@ -107,11 +107,7 @@ def _add_keys(selector: Selector, rule: bytes) -> None:
         access = READ * (b"R" in letters.upper()) | WRITE * (b"W" in letters.upper())
     if _BLANKS.search(pattern):
         raise RuleError(SYNTAX)
-    for each in selector.keys:
-        if each.glob.pattern == pattern:
-            each.access |= access
-            return
-    selector.keys.append(KeyPattern(Glob(pattern), access))
+    selector.keys.setdefault(pattern, KeyPattern(Glob(pattern), 0)).access |= access
 
 
 def _add_channel(selector: Selector, pattern: bytes) -> None:
@@ -119,8 +115,7 @@ def _add_channel(selector: Selector, pattern: bytes) -> None:
         raise RuleError(HAS_ALL_CHANNELS)
     if _BLANKS.search(pattern):
         raise RuleError(SYNTAX)
-    if all(each.pattern != pattern for each in selector.channels):
-        selector.channels.append(Glob(pattern))
+    selector.channels.setdefault(pattern, Glob(pattern))
 
 
 def _change_category(selector: Selector, sign: bytes, category: bytes) -> None:

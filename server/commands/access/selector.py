@@ -67,9 +67,10 @@ class Selector:
         self.all_commands = False  # those that a later version has, too
         self.all_keys = False
         self.all_channels = False
-        self.keys: list[KeyPattern] = []
-        self.channels: list[Glob] = []
-        self.rules: list[bytes] = []  # about commands: `+xadd`, `-@dangerous`, `+config|get`
+        # By pattern, and the rules about commands, such as `xadd`, `@dangerous` or `config|get`, with their signs.
+        self.keys: dict[bytes, KeyPattern] = {}
+        self.channels: dict[bytes, Glob] = {}
+        self.rules: dict[bytes, bytes] = {}
         self._denied: set[bytes] = set()  # full names, when the base is all
         self._allowed: set[bytes] = set()  # full names, when the base is none
         self._first_words: dict[bytes, list[bytes]] = {}  # by full name: the arguments with which it is allowed
@@ -77,9 +78,9 @@ class Selector:
     def copy(self) -> Selector:
         new = Selector()
         new.all_commands, new.all_keys, new.all_channels = self.all_commands, self.all_keys, self.all_channels
-        new.keys = [KeyPattern(each.glob, each.access) for each in self.keys]
-        new.channels = list(self.channels)
-        new.rules = list(self.rules)
+        new.keys = {pattern: KeyPattern(each.glob, each.access) for pattern, each in self.keys.items()}
+        new.channels = dict(self.channels)
+        new.rules = dict(self.rules)
         new._denied, new._allowed = set(self._denied), set(self._allowed)
         new._first_words = {name: list(words) for name, words in self._first_words.items()}
         return new
@@ -118,8 +119,10 @@ class Selector:
     def note_rule(self, sign: bytes, name: bytes) -> None:
         """Append a rule about commands, and drop those about the same, or about its subcommands, that it overrules."""
         name = name.lower()
-        self.rules = [rule for rule in self.rules if rule[1:] != name and not rule[1:].startswith(name + b"|")]
-        self.rules.append(sign + name)
+        self.rules.pop(name, None)
+        if b"|" not in name:
+            self.rules = {each: was for each, was in self.rules.items() if not each.startswith(name + b"|")}
+        self.rules[name] = sign
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -141,7 +144,7 @@ class Selector:
         if self.all_keys:
             return None
         for places, needed in _used_keys(command, words):
-            tests = [each.matches for each in self.keys if each.access & needed == needed]
+            tests = [each.matches for each in self.keys.values() if each.access & needed == needed]
             for place in places:
                 key = words[place]
                 for matches in tests:
@@ -152,7 +155,7 @@ class Selector:
         return None
 
     def allows_key(self, key: bytes, needed: int) -> bool:
-        return self.all_keys or any(each.access & needed == needed and each.matches(key) for each in self.keys)
+        return self.all_keys or any(each.access & needed == needed and each.matches(key) for each in self.keys.values())
 
     def _denies_channels(self, command: Command, words: list[bytes]) -> Denial | None:
         if self.all_channels or command.full_name not in _CHANNELS:
@@ -166,22 +169,24 @@ class Selector:
     def allows_channel(self, channel: bytes, *, is_pattern: bool = False) -> bool:
         """A pattern to subscribe to must be one of the selector's own."""
         if self.all_channels or is_pattern:
-            return self.all_channels or any(each.pattern == channel for each in self.channels)
-        return any(each.matches(channel) for each in self.channels)
+            return self.all_channels or channel in self.channels
+        return any(each.matches(channel) for each in self.channels.values())
 
     # -- showing -------------------------------------------------------------------------------------------------------
 
     @property
     def commands_text(self) -> bytes:
-        return b" ".join((b"+@all" if self.all_commands else b"-@all", *self.rules))
+        return b" ".join(
+            (b"+@all" if self.all_commands else b"-@all", *(sign + name for name, sign in self.rules.items()))
+        )
 
     @property
     def keys_text(self) -> bytes:
-        return b"~*" if self.all_keys else b" ".join(map(bytes, self.keys))
+        return b"~*" if self.all_keys else b" ".join(map(bytes, self.keys.values()))
 
     @property
     def channels_text(self) -> bytes:
-        return b"&*" if self.all_channels else b" ".join(b"&" + each.pattern for each in self.channels)
+        return b"&*" if self.all_channels else b" ".join(b"&" + pattern for pattern in self.channels)
 
     def __bytes__(self) -> bytes:
         """The rules that make it, as ACL LIST and files have them."""

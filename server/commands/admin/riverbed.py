@@ -41,7 +41,7 @@ def riverbed_snapshot(request: Request) -> Block:
     match request.argv[2:]:
         case []:
             pass
-        case [word]:
+        case [word] if word.upper() != b"KEEP":  # without its number it would be the name of one that is kept for good
             name = word.decode("ascii", errors="replace")
         case [word, count] if word.upper() == b"KEEP":
             keep = parse_int(count)

@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.disk.real_files import read_file
+from riverbed.store.disk.real_files import FILE_MODE, read_file
 from riverbed.store.errors import StoreError
 
 MARK_NAME: Final = "in-use"
@@ -206,10 +206,11 @@ def _put_mark_in_place(state: Path) -> None:
 
 
 def _write_new_mark(state: Path, text: str) -> None:
-    with (state / NEW_MARK_NAME).open("w") as file:
+    fd = os.open(state / NEW_MARK_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    with open(fd, "w") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(fd)
 
 
 def _sync(directory: Path) -> None:

@@ -124,6 +124,7 @@ def test_keep_deletes_the_oldest_without_a_given_name(riverbed: RiverbedServer) 
         (("KEEP", "-1"), b"-ERR KEEP takes"),
         (("KEEP", "x"), b"-ERR value is not an integer"),
         (("a", "b"), b"-ERR unknown subcommand or wrong number"),
+        (("keep",), b"-ERR unknown subcommand or wrong number"),
         (("KEEP", "1", "x"), b"-ERR unknown subcommand or wrong number"),
     ],
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.support.store.stores import Store, begin_file
 
 
@@ -25,6 +26,10 @@ def test_files_and_directories_of_a_store_are_closed_to_other_users(tmp_path: Pa
     store.engine.checkpoint()
     store.commit()
     begin_file(store.engine)
+    # before the end as well: it deletes the mark of tables that are in use
+    modes = {path: path.stat().st_mode & 0o777 for path in (tmp_path / "store").rglob("*")}
+    assert tmp_path / "store" / "state" / MARK_NAME in modes
+    assert {path.name: oct(mode) for path, mode in modes.items() if mode not in (0o600, 0o700)} == {}
     store.engine.close()
     made = [tmp_path / "store", *(tmp_path / "store").rglob("*")]
     assert len(made) > 5

@@ -84,3 +84,22 @@ def test_numbers_stay_as_they_are_written() -> None:
         b"12345678901234567890",
     ]
     assert decode_entry(line) == (None, words)
+
+
+def test_numbers_within_lists_and_objects_stay_as_they_are_written() -> None:
+    line = (
+        '{"a": {"x": 1e400, "price": 1.10, "more": [0.1234567890123456789, [1.0e2, -0.0, 7], {}, [], null, "\\u00fc"]}}'
+    )
+    value = '{"x": 1e400, "price": 1.10, "more": [0.1234567890123456789, [1.0e2, -0.0, 7], {}, [], null, "ü"]}'
+    assert decode_entry(line) == (None, [b"a", value.encode()])
+    assert decode_entry('{"id": "1-1", "fields": {"a": [1.50]}}') == (b"1-1", [b"a", b"[1.50]"])
+
+
+def test_what_is_nested_too_deeply_is_told() -> None:
+    def line(depth: int) -> str:
+        return '{"a": ' + "[" * depth + "]" * depth + "}"
+
+    assert decode_entry(line(200)) == (None, [b"a", b"[" * 200 + b"]" * 200])
+    for depth in (2_000, 100_000):
+        with pytest.raises(ValueError, match="too deeply nested"):
+            decode_entry(line(depth))

@@ -12,8 +12,10 @@ import redis
 
 from riverbed.server.commands.access.denials import _COMPARED, Denials
 from riverbed.server.commands.access.interface import Reason
+from riverbed.server.commands.access.user import User
 from riverbed.server.commands.access.users import MAX_FILE_BYTES
 from tests.conftest import StartRiverbed
+from tests.support.effort import measured
 from tests.support.raw import RawClient, encode
 from tests.support.servers import RiverbedServer, StartError
 
@@ -564,3 +566,16 @@ def test_a_replica_logs_in_as_a_user_that_may_only_replicate(start_riverbed: Sta
             while client.ask("XLEN", "s") != b":1\r\n":
                 assert time.monotonic() < deadline, client.ask("INFO", "replication")
                 time.sleep(0.02)
+
+
+def test_many_patterns_and_rules_of_a_user_are_added_in_a_time_that_grows_with_their_number() -> None:
+    def units(count: int) -> float:
+        user = User(b"u")
+        with measured() as effort:
+            for number in range(count):
+                for rule in (b"~k%d", b"&c%d", b"+xlen|%d"):
+                    user.apply(rule % number)
+        return effort.units
+
+    few, many = units(1_000), units(8_000)
+    assert many < 24 * few
