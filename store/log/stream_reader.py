@@ -35,10 +35,14 @@ _UNSEEN_BYTES: Final = 64 << 10
 _ALL: Final = 1 << 62
 # So much of a longer batch is parsed natively at once.
 _PIECE_BYTES: Final = 64 << 10
+# No longer request is parsed natively as a whole.
+_MOST_NATIVE_BYTES: Final = 64 << 20
 # The words of a batch are kept up to this length.
 _KEPT_BYTES = 4 << 20
 # The bytes of a batch are held in memory up to this length.
 HELD_BYTES = 16 << 20
+# So much of a longer one counts as one more: some twenty words, at 1 us each.
+_FRAME_BYTES: Final = 128
 # How much of a frame is parsed at first; nearly all frames are shorter.
 _WINDOW_BYTES: Final = 4 << 10
 
@@ -269,8 +273,9 @@ class LogStream:
                     if not self._keeps_words and short.line_end is not None:
                         self._word_end = start + short.line_end
                     return None
+                most -= 1 + len(data) // _FRAME_BYTES
                 if self._keeps_words:
-                    window = max(2 * window, short.needed)
+                    window = max(min(2 * window, _PIECE_BYTES), short.needed)
                 elif short.line_end is not None:
                     self._pass_word(start + short.line_end)
                 continue
@@ -429,6 +434,8 @@ def _take_frame(read: Callable[[int, int], bytes], start: int, covered: int, fou
         except ShortFrame as short:
             if start + window >= covered:
                 raise
+            if window == _WINDOW_BYTES and (size := _take_long(read, start, covered, found)):
+                return start + size
             window = max(2 * window, short.needed)
             continue
         if words is None:
@@ -436,6 +443,22 @@ def _take_frame(read: Callable[[int, int], bytes], start: int, covered: int, fou
         else:
             found.take_command(words)
         return start + size
+
+
+def _take_long(read: Callable[[int, int], bytes], start: int, covered: int, found: CommandCollector) -> int:
+    """Take a request of very many words natively, and those behind it; -> how many bytes, 0 if that cannot be.
+
+    Word by word a million of them would hold all clients up for seconds.
+    """
+    if not (IS_NATIVE and found.is_settled):
+        return 0
+    window = taken = 0
+    while not taken and window < _MOST_NATIVE_BYTES and start + window < covered:
+        window = max(4 * window, _PIECE_BYTES)
+        taken = parse_front(
+            LOGGED, read(start, min(start + window, covered)), cast("list[LoggedRequest]", found.commands)
+        )
+    return taken
 
 
 def _are_requests(requests: list[LoggedRequest]) -> bool:

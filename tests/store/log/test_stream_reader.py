@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from riverbed.store.format.log_lines import FrameError, encode_annotation, encode_command, encode_extension
 from riverbed.store.log import stream_reader
 from riverbed.store.log.stream_reader import LogStream, StreamedBatch
-from riverbed.store.wire import count_of
+from riverbed.store.wire import IS_NATIVE, count_of, words_of
+from tests.support.effort import measured
 
 Words = list[bytes]
 
@@ -280,6 +281,37 @@ def test_a_slice_ends_amid_a_flood_of_comments_and_says_that_there_is_more() -> 
             break
         slices += 1
     assert 100_000 // 512 // 2 <= slices <= 100_000 // 512 + 1
+
+
+@pytest.mark.parametrize("word", [b"k", b"v" * 200])
+def test_a_request_of_very_many_words_is_parsed_in_many_pieces(word: bytes) -> None:
+    """While one is parsed no other client has its turn."""
+    words = [b"XADD", b"s", b"1-1", *[word] * 60_000]
+    data = encode_command(words)
+    stream = LogStream(0, 1 << 30)
+    stream.feed(data + encode_annotation(data, len(data), 1))
+    turns = 0
+    while (batch := stream.next(512)) is None:
+        assert stream.is_unfinished
+        turns += 1
+    assert turns >= len(data) >> 17
+    assert batch.commands == [words]
+
+
+def test_a_request_of_very_many_words_is_parsed_again_natively() -> None:
+    words = [b"XADD", b"s", b"1-1", *[b"k"] * 1_000_000]
+    commands = [[b"SELECT", b"0"], words, [b"XDEL", b"s", b"1-1"], words]
+    data = b"".join(map(encode_command, commands))
+    stream = LogStream(0, 1 << 30)
+    stream.feed(data + encode_annotation(data, len(data), 1))
+    batch = stream.next()
+    assert batch is not None
+    assert batch.requests is None
+    with measured() as effort:
+        pieces = list(batch.pieces())
+    assert words_of([request for piece in pieces for request in piece]) == commands
+    if IS_NATIVE:
+        assert effort.units < 4  # 40 where each word is parsed here
 
 
 def test_a_slice_has_sound_batches_before_a_damaged_one() -> None:
