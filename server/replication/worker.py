@@ -1,6 +1,6 @@
 """The process that makes tables from a full sync's log, so that the server only writes and goes on serving.
 
-    python -m riverbed.server.replication.worker DIRECTORY MAP-BYTES NODE-ENTRIES NODE-BYTES
+    python -m riverbed.server.replication.worker DIRECTORY MAP-BYTES QUOTA-BYTES NODE-ENTRIES NODE-BYTES
 
     server                                      this process
     {"replay": [file, byte, offset]}        ->  executes the log up to there
@@ -52,7 +52,7 @@ def work(server: Server) -> None:
         tables = Tables(Path(directory), map_bytes)
         try:
             txn = WriteTxn(tables)
-            txn.node_max_entries, txn.node_max_bytes = node_entries, node_bytes
+            txn.configure_nodes(node_entries, node_bytes)
             _serve(server, Path(directory) / LOG_DIRECTORY, txn, quota_bytes)
         finally:
             tables.close()

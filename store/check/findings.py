@@ -6,7 +6,7 @@ else, so memory does not grow with the number of entries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -191,11 +191,11 @@ class View(TableReader):
         )
 
 
-def integers(values: Any) -> list[int]:
-    """Return `values` as a list.  Raises ValueError unless all are integers of at least 0."""
-    if not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError(f"not all numbers: {values}")
-    return list(values)
+def require_integers(values: Iterable[Any]) -> None:
+    """Raise ValueError unless all are integers of at least 0."""
+    for value in values:
+        if type(value) is not int or value < 0:
+            raise ValueError(f"not a number: {value!r}")
 
 
 def show(raw: bytes) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from riverbed.store.check.findings import Pass, View, integers, show, show_id
+from riverbed.store.check.findings import Pass, View, require_integers, show, show_id
 from riverbed.store.format import groups, pending
 from riverbed.store.format.streams import StreamRow, stream_prefix
 from riverbed.store.groups.pending.young import MAX_IN_RUN
@@ -88,8 +88,8 @@ def _decode_group(packed: bytes, row: bytes) -> groups.GroupRow:
     group = groups.GroupRow.unpack(packed, row)
     if type(group.name) is not bytes:
         raise ValueError("not the row of a group")
-    integers([0 if group.entries_read is None else group.entries_read, group.pel_count, group.released_count])
-    integers([group.consumer_count, group.next_consumer_no, group.next_release_no])
+    require_integers([0 if group.entries_read is None else group.entries_read, group.pel_count, group.released_count])
+    require_integers([group.consumer_count, group.next_consumer_no, group.next_release_no])
     if group.policy is not None:
         _check_policy(group.policy, group.look_ms)
     return group
@@ -97,7 +97,7 @@ def _decode_group(packed: bytes, row: bytes) -> groups.GroupRow:
 
 def _check_policy(policy: DeliveryPolicy, look_ms: int) -> None:
     max_deliveries, dead_letter, consumer_ttl_ms = policy
-    integers([max_deliveries, consumer_ttl_ms, look_ms])
+    require_integers([max_deliveries, consumer_ttl_ms, look_ms])
     if (max_deliveries > 0) != (type(dead_letter) is bytes) or not max_deliveries | consumer_ttl_ms:
         raise ValueError(f"{policy} is no delivery policy")
 
@@ -109,7 +109,7 @@ def _is_listed(group: groups.GroupRow) -> bool:
 
 def _decode_consumer(packed: bytes, row: bytes) -> groups.ConsumerRow:
     consumer = groups.ConsumerRow.unpack(packed, row)
-    integers([abs(consumer.seen_ms), abs(consumer.active_ms), consumer.pel_count])
+    require_integers([abs(consumer.seen_ms), abs(consumer.active_ms), consumer.pel_count])
     if type(consumer.name) is not bytes:
         raise ValueError("not the row of a consumer")
     return consumer

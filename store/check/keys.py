@@ -7,7 +7,7 @@ from dataclasses import astuple
 from functools import partial
 from typing import Final
 
-from riverbed.store.check.findings import Pass, View, integers, show
+from riverbed.store.check.findings import Pass, View, require_integers, show
 from riverbed.store.check.streams import check_stream
 from riverbed.store.format import streams
 
@@ -98,9 +98,9 @@ def _check_names(view: View, names: Counter[int]) -> Pass:
 def decode_stream(key: bytes, row: bytes) -> streams.StreamRow:
     """Raises what `StreamRow.unpack` raises."""
     stream = streams.StreamRow.unpack(key, row)
-    integers(stream[i] for i, name in enumerate(stream._fields) if name not in ("long_key", "idempotence"))
+    require_integers(stream[i] for i, name in enumerate(stream._fields) if name not in ("long_key", "idempotence"))
     if stream.idempotence is not None:
-        integers(value or 0 for value in astuple(stream.idempotence))
+        require_integers(value or 0 for value in astuple(stream.idempotence))
     return stream
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from riverbed.store.check.findings import Pass, View, integers, show
+from riverbed.store.check.findings import Pass, View, require_integers, show
 from riverbed.store.format import idempotence as idmp
 from riverbed.store.format.streams import decode_stream_prefix, stream_prefix
 from riverbed.store.model import IdempotenceSettings
@@ -84,7 +84,7 @@ def _check_number(view: View, key: str, records_no: int) -> None:
 
 def _decode_totals(packed: bytes, row: bytes) -> idmp.RecordsRow:
     totals = idmp.RecordsRow.unpack(packed, row)
-    integers(totals)
+    require_integers(totals)
     return totals
 
 
@@ -92,7 +92,7 @@ def _decode_producer(packed: bytes, row: bytes) -> idmp.ProducerRow:
     producer = idmp.ProducerRow.unpack(packed, row)
     if idmp.producer_key(decode_stream_prefix(packed), producer.pid) != packed:
         raise ValueError("the key is not the digest of the producer in the row")
-    integers([producer.records, producer.next_record_no])
+    require_integers([producer.records, producer.next_record_no])
     return producer
 
 

@@ -18,7 +18,7 @@ from riverbed.store.check.findings import (
     Pass,
     View,
     Violation,
-    integers,
+    require_integers,
     show,
     violation_of,
 )
@@ -185,10 +185,10 @@ def _decode_meta(view: View) -> Meta:
     get = view.meta_row
     counters, databases, position = read_counters(get), read_databases(get), read_position(get)
     assert counters is not None and position is not None, "looked for before"
-    integers(counters)
+    require_integers(counters)
     for database in databases:
-        integers(database)
-    integers([position.byte, position.offset, position.selected + 1, abs(position.file_seq)])
+        require_integers(database)
+    require_integers([position.byte, position.offset, position.selected + 1, abs(position.file_seq)])
     if position.selected >= _DATABASES:
         raise ValueError(f"there is no database {position.selected}")
     has_replids, has_store = (get(name) is not None for name in (META_REPLICATION, META_STORE))
@@ -202,7 +202,7 @@ def _check_store_id(view: View) -> None:
 def _check_synced(view: View) -> None:
     synced = read_synced(view.meta_row)
     if synced is not None:
-        integers([abs(synced.file_seq), synced.position, synced.offset])
+        require_integers([abs(synced.file_seq), synced.position, synced.offset])
 
 
 def _check_trash(view: View) -> Pass:
@@ -223,7 +223,7 @@ def _check_trash(view: View) -> Pass:
 
 def _decode_note(row: bytes) -> dead_rows.DeadRows:
     note = dead_rows.unpack_note(row)
-    integers(note)
+    require_integers(note)
     return note
 
 

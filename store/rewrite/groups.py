@@ -16,20 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from heapq import merge
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from riverbed.store.format.pending import UNOWNED, Run, group_prefix, release_prefix
 from riverbed.store.format.resp import bulk, encode_words, id_bulk, unpack_id_texts
-from riverbed.store.format.streams import StreamRow, stream_prefix
+from riverbed.store.format.streams import StreamRow
 from riverbed.store.groups.consumers import policy_words
 from riverbed.store.ids import ID_BYTES, id_text, unpack_id
 from riverbed.store.log.commands import Composer, Piece
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.groups import LiveGroup, counted_groups
 from riverbed.store.tables.reader import TableReader
-
-if TYPE_CHECKING:
-    pass
 
 UNKNOWN: Final = b"-1"
 # IDs of one XCLAIM, and of one XNACK.
@@ -46,7 +43,6 @@ class GroupsRewrite:
         self._out = out
         self._key = key
         self._row = row
-        self._prefix = stream_prefix(row.stream_no)
         self._groups = counted_groups(reader, row)
         self._missing: set[int] = set()  # the numbers of groups that have pending records without an entry
 

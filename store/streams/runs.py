@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from riverbed.store.format.streams import id_in_key
 from riverbed.store.ids import MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.streams.nodes import first_node
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # More bytes than any run can have.
 MAX_ROOM: Final = 1 << 62
-_PREFIX_BYTES: Final = 8
 # New nodes that are filled until Python looks at the stream again: to write them takes less than a millisecond.
 _NODES: Final = 16
 
@@ -156,10 +156,10 @@ def load_run(stream: Stream, run: Run) -> int:
                     break
                 if size >= txn.node_max_bytes:
                     txn.largest_row = UNBOUNDED_ROW
-            stream.open_node(unpack_id(rows[mark][0][_PREFIX_BYTES:]))
+            stream.open_node(id_in_key(rows[mark][0]))
         if not stream.length:
-            stream.first_id = unpack_id(rows[mark][0][_PREFIX_BYTES:])
-        stream.count_in(made, size, unpack_id(last[_PREFIX_BYTES:]))
+            stream.first_id = id_in_key(rows[mark][0])
+        stream.count_in(made, size, id_in_key(last))
         at += made
     txn.appender.putmulti(rows)
     txn.changes += at

@@ -93,7 +93,7 @@ class StreamRead:
         if self._is_history:
             return self._read_history(request, stream, group, consumer, showing)
         if self.min_idle_ms is not None and not self._has_claimed:
-            step = self._take_over(request, stream, group, consumer, self.min_idle_ms, showing)
+            step = self._take_over(request, group, consumer, self.min_idle_ms, showing)
             self._has_claimed = step is not Step.NEEDS_VIEW
             if step is not Step.GOES_ON:
                 return step
@@ -234,7 +234,6 @@ class StreamRead:
     def _take_over(
         self,
         request: Request,
-        stream: Stream,
         group: Group,
         consumer: Consumer,
         min_idle_ms: int,

@@ -7,7 +7,6 @@ that fail.
 from __future__ import annotations
 
 import errno
-import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +22,6 @@ SEGMENT = 1 << 16
 # Together with what every store begins with, more than a file of the log takes.
 LONG = b"x" * (SEGMENT + SEGMENT // 8)  # a file that is an eighth too long ends in the tick
 NUMBERS = [errno.EIO, errno.ENOSPC, errno.EMFILE]
-_ID = re.compile(rb"\r\n(\d+-1)\r\n")
 
 
 class Rotation:

@@ -16,7 +16,6 @@ An outcome that no client was told may have happened or not, also later.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -195,9 +194,3 @@ def counts(records: Records, group: bytes, contents: GroupContents) -> Iterator[
             yield f"{group!r}: {entry_id} was given {times[entry_id]} times, and has {number} deliveries in the end"
         if number < most.get(entry_id, 0):
             yield f"{group!r}: {entry_id} had {most[entry_id]} deliveries, and {number} in the end"
-
-
-def newest_told(told: list[tuple[float, EntryID]], asked_at: float) -> EntryID | None:
-    """The greatest ID that was told before `asked_at`; `told` has times in order and the greatest ID up to each."""
-    at = bisect_left(told, (asked_at, (0, 0)))
-    return told[at - 1][1] if at else None

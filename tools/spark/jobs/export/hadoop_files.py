@@ -12,15 +12,13 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from riverbed.tools.console.console import Failure
 from riverbed.tools.spark.jobs.launch import first_line
-
-_READ_BYTES: Final = 1 << 20
 
 
 class HadoopFiles:
