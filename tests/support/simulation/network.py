@@ -142,6 +142,9 @@ class Address:
     def fileno(self) -> int:
         return -1
 
+    def listen(self, _backlog: int) -> None:
+        """Connections come when the loop makes a server of it."""
+
     def close(self) -> None:
         pass
 
