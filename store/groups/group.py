@@ -32,10 +32,10 @@ _CLAIM_END: Final = (
     b"$4\r\nTIME\r\n$%d\r\n%b\r\n$10\r\nRETRYCOUNT\r\n%b$5\r\nFORCE\r\n$6\r\nJUSTID\r\n$6\r\nLASTID\r\n$%d\r\n%b\r\n"
 )
 
-# The most entries of a logged claim that are looked up one by one.
-_FEW: Final = 256
-# And of a client's claim: what else changes until they are written, is written with them.
-_FEWEST: Final = 10
+# The most entries of a claim that are given one by one, and of a logged one: they are written together with what else
+# changes until then.
+_FEW: Final = 10
+_FEW_LOGGED: Final = 256
 # What a consumer keeps of the first words of its lines without counting them.
 _SHORT_HEAD: Final = 1024
 # The line of a delivery of one entry, and the one of the position that follows it, around their IDs.
@@ -219,16 +219,16 @@ class Group(Acks):
         self.stream.txn.changes += len(packed_ids)
         self.raise_position(last_id)
         is_past_all = ascend and self._pel_end is not None and packed_ids[0] > pack_id(self._pel_end)
-        counts = dict.fromkeys(packed_ids, count)
-        if not is_past_all and len(counts) <= _FEW and self._give_each(consumer, counts, time_ms):
-            pass  # nearly all claims of a log
-        elif ascend and (is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0]))):
-            self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
-            self.pel_count += len(packed_ids)
-            consumer.pel_count += len(packed_ids)
-            self._pel_end = unpack_id(packed_ids[-1])
-        else:
-            self._give(consumer, counts, time_ms)
+        counts = {} if is_past_all else dict.fromkeys(packed_ids, count)
+        is_given = 0 < len(counts) <= _FEW_LOGGED and self._give_each(consumer, counts, time_ms)
+        if not is_given:
+            if ascend and (is_past_all or not self.pel.holds_any_from(unpack_id(packed_ids[0]))):
+                self.pel.add_new(packed_ids, consumer.consumer_no, time_ms, count)
+                self.pel_count += len(packed_ids)
+                consumer.pel_count += len(packed_ids)
+                self._pel_end = unpack_id(packed_ids[-1])
+            else:
+                self._give_at_once(consumer, counts, time_ms)
         consumer.active_ms = time_ms
         self.touch(consumer)
         self._logged_position = (self.last_id, self.entries_read)
@@ -249,8 +249,11 @@ class Group(Acks):
 
     def _give(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int) -> None:
         """Give entries to a consumer, as `claim`; they may have had another owner or none."""
-        if len(counts) <= _FEWEST and self._give_each(consumer, counts, time_ms):
-            return
+        if len(counts) > _FEW or not self._give_each(consumer, counts, time_ms):
+            self._give_at_once(consumer, counts, time_ms)
+
+    def _give_at_once(self, consumer: Consumer, counts: dict[bytes, int], time_ms: int) -> None:
+        """`_give` entries by writing them."""
         self._pel_end = None
         given = self._left_owners(self.pel.give(counts, consumer.consumer_no, time_ms))
         self._move_count(consumer, given)

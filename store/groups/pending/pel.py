@@ -83,9 +83,11 @@ class Pel(Insertions):
 
         Of many it asks the last commit first, where it finds those that are far apart in less than half of the time.
         """
+        if len(packed_ids) < _MANY_SOUGHT:
+            return [self.standing(packed) for packed in packed_ids]
         if self._young.batches and not self._young.is_above(packed_ids):
-            self.write_young()  # at once: it may be what makes the changed rows too many to be known
-        rewritten = self._rewritten() if len(packed_ids) >= _MANY_SOUGHT else None
+            self.write_young()  # before the list is asked for: it may make the changed rows too many to be known
+        rewritten = self._rewritten()
         if rewritten is None:
             return [self.standing(packed) for packed in packed_ids]
         committed = self._write_txn.committed_deliveries(self._prefix, packed_ids)
