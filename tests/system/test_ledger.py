@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.faults.ledger import Account, Add, Contents, Delete, Fate, Ledger, Sight, TrimBelow
+from tests.support.faults.producers import Operation
 
 pytestmark = pytest.mark.once
 
@@ -112,3 +113,22 @@ def test_without_a_disk_nothing_may_be_acknowledged() -> None:
     assert complaints(ledger, (ONE, b"a")) == []
     assert complaints(ledger, (ONE, b"a"), (TWO, b"b")) == []
     assert complaints(ledger) != []
+
+
+@pytest.mark.parametrize("kind", [Delete, TrimBelow])
+def test_without_a_disk_a_removal_may_find_nothing_to_remove(kind: type[Delete | TrimBelow]) -> None:
+    ledger, account = ledger_of()
+    vain = kind(b"s", ONE, Fate.ACKNOWLEDGED, 13, 14, found_none=True)
+    real = kind(b"s", TWO, Fate.ACKNOWLEDGED, 13, 14)
+    account.deletes += [one for one in (vain, real) if isinstance(one, Delete)]
+    account.trims += [one for one in (vain, real) if isinstance(one, TrimBelow)]
+    (complaint,) = ledger.lost_disk(10, 12)
+    assert str(TWO) in complaint
+    assert {vain.fate, real.fate} == {Fate.UNKNOWN}
+
+
+def test_a_producer_notes_that_a_removal_found_nothing() -> None:
+    for reply, none in ((b":0\r\n", True), (b":3\r\n", False), (b"-MISCONF\r\n", False)):
+        trim = TrimBelow(b"s", ONE)
+        Operation([("XTRIM", "s", "MINID", "1-0")], removal=trim).settle([reply], 1)
+        assert (trim.found_none, trim.fate) == (none, Fate.FAILED if reply.startswith(b"-") else Fate.ACKNOWLEDGED)

@@ -60,6 +60,7 @@ class Delete:
     fate: Fate = Fate.UNKNOWN
     asked_at: float = 0.0
     told_at: float = 0.0
+    found_none: bool = False  # it had nothing to remove, so it wrote nothing
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class TrimBelow:
     fate: Fate = Fate.UNKNOWN
     asked_at: float = 0.0
     told_at: float = 0.0
+    found_none: bool = False  # it had nothing to remove, so it wrote nothing
 
 
 @dataclass(slots=True)
@@ -122,14 +124,16 @@ class Ledger:
     def lost_disk(self, begun_at: float, gone_at: float) -> Iterator[str]:
         """The disk was taken away between these times: settle what was told since, and yield what never may be told.
 
-        A write asked for when the disk was gone for certain must not be acknowledged.  One that was under way may be: a
-        sync that the kernel lets return in that very moment is one of which nobody would hear after a real power loss.
-        A refused one may have reached the disk all the same.  So both are unknown.
+        A write asked for when the disk was gone for certain must not be acknowledged; a removal that finds none is a
+        read.  One that was under way may be: a sync that the kernel lets return in that very moment is one of which
+        nobody would hear after a real power loss.  A refused one may have reached the disk all the same.  So both are
+        unknown.
         """
         for account in self.accounts:
             account.seen = [sight for sight in account.seen if sight.told_at < begun_at]
             for one in (*account.adds, *account.deletes, *account.trims):
-                if one.fate is Fate.ACKNOWLEDGED and one.asked_at > gone_at:
+                wrote = isinstance(one, Add) or not one.found_none
+                if one.fate is Fate.ACKNOWLEDGED and wrote and one.asked_at > gone_at:
                     yield f"{one.stream!r}: {one} was acknowledged without a disk"
                 if one.told_at >= begun_at:
                     one.fate = Fate.UNKNOWN

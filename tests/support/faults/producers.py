@@ -38,6 +38,7 @@ class Operation:
             one.asked_at, one.told_at = asked_at, time.monotonic()
         if self.removal is not None:
             self.removal.fate = Fate.FAILED if replies[0].startswith(b"-") else Fate.ACKNOWLEDGED
+            self.removal.found_none = replies[0] == b":0\r\n"
             return
         reply = parse(replies[-1])
         results = reply.children if len(self.commands) > 1 else (reply,)
