@@ -36,11 +36,11 @@ from riverbed.store.errors import (
 )
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
-from riverbed.store.log.stream_reader import StreamedBatch, data_of
+from riverbed.store.log.streamed.batch import StreamedBatch, data_of
 from riverbed.store.options import Clock, Fsync, Options
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, ignore
-from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery import replay
 from riverbed.store.recovery.opening import Opening, clear_away
 from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.start_changes import made_directory
@@ -194,7 +194,7 @@ class Engine:
         try:
             for batch in batches:
                 for requests in batch.pieces():
-                    recovery.execute_requests(txn, self._execute, requests)
+                    replay.execute_requests(txn, self._execute, requests)
                     txn.drop_log()
             if self.log.end.position == 0:
                 self.keeper.write_preface()

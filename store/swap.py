@@ -35,7 +35,7 @@ from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import LogFile, Manifest
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss
 
 WORK_DIRECTORY: Final = "compact"
 _OLD: Final = "old.mdb"
@@ -133,7 +133,7 @@ def settle(places: Places, files: Files) -> bool:
     CorruptionError, OSError.
     """
     places.require_plain()
-    powercut.settle_doubt(places.state)
+    power_loss.settle_doubt(places.state)
     return end_compaction(places, files)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.background.readers import Readers
-from riverbed.store.databases import consumer_ttl as consumerttl
+from riverbed.store.databases import consumer_ttl
 from riverbed.store.errors import DamagedRowError, StateLostError
 from riverbed.store.streams import idempotence
 
@@ -159,7 +159,7 @@ class Maintenance:
         idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
         if self._engine.refusal is None:
             waiting = self._blocking.waiting_consumers
-            consumerttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
+            consumer_ttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
 
     def _report_refusal(self) -> None:
         """Log why writes are refused, or that they are taken again, whatever has noticed it."""

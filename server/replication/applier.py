@@ -22,7 +22,7 @@ from riverbed.store.format.log_lines import FrameError
 
 if TYPE_CHECKING:
     from riverbed.server.replication.needs import Needs
-    from riverbed.store.log.stream_reader import LogStream
+    from riverbed.store.log.streamed.stream import LogStream
 
 # At most so much is applied before it is the clients' turn, unless one batch is larger.  A small command takes 4 us or
 # more, so a bound of bytes alone would allow 30 ms of them; XADDs of a run take 0.3 us, and a run counts as one.  Of a

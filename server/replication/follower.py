@@ -24,7 +24,7 @@ from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.store.errors import DISK_LACKS_ROOM, LogWriteError, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
-from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.log.streamed.stream import LogStream
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config

@@ -29,7 +29,8 @@ from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import LogFile
-from riverbed.store.log.stream_reader import LogStream, data_of
+from riverbed.store.log.streamed.batch import data_of
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 

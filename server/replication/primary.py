@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.log.stream_reader import StreamedBatch
+    from riverbed.store.log.streamed.batch import StreamedBatch
 
 log = logging.getLogger("riverbed")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.store.log.manifest import LogFile
-    from riverbed.store.log.stream_reader import StreamedBatch
+    from riverbed.store.log.streamed.batch import StreamedBatch
 
 log = logging.getLogger("riverbed")
 

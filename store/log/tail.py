@@ -22,7 +22,7 @@ from riverbed.store.log.files.batch import Batch, LogPart, is_preface
 from riverbed.store.log.files.part_reader import PartReader
 from riverbed.store.log.files.reader import read_part
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
-from riverbed.store.log.stream_reader import without_comments
+from riverbed.store.log.streamed.batch import without_comments
 from riverbed.store.position import LogPosition
 
 # Some places are remembered, so that a search need not begin at the head of a file.

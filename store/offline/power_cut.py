@@ -14,7 +14,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import LogHome
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.swap import Places, settle
-from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.environment import Tables
 
 
@@ -25,8 +25,8 @@ def settle_after_power_cut(places: Places, files: Files) -> bool:
     start would take what a power cut takes from it for damage.  Raises as `settle` does.
     """
     places.require_plain()
-    was_cut = powercut.is_in_doubt(places.state)
-    if powercut.is_marked(places.state) and not was_cut:
+    was_cut = power_loss.is_in_doubt(places.state)
+    if power_loss.is_marked(places.state) and not was_cut:
         _sync_log(places, files)
     has_settled = settle(places, files)
     if was_cut:

@@ -24,11 +24,11 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.options import Options
 from riverbed.store.progress import Progress
-from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery import replay
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.recovery.start_changes import StartChanges
 from riverbed.store.swap import KilledCompaction, Places
-from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.environment import Tables
 
 
@@ -50,7 +50,7 @@ class Opening:
         self._execute = execute
         self.log = find_log(directory, options, files)
         undo.callback(self.log.close)
-        self.log.follows_power_cut = powercut.is_in_doubt(places.state)
+        self.log.follows_power_cut = power_loss.is_in_doubt(places.state)
         # a compaction that is moved in but not cleared away yet
         self.killed = KilledCompaction.find(places, files)
         self._changes = undo.enter_context(StartChanges(places.state, files))
@@ -61,7 +61,7 @@ class Opening:
         undo.callback(self.tables.close)
         self.txn = WriteTxn(self.tables)
         undo.callback(self.txn.abort)
-        powercut.prepare_use(places.state)
+        power_loss.prepare_use(places.state)
         self.txn.configure_nodes(options.node_max_entries, options.node_max_bytes)
         self.report = RecoveryReport()
         self.is_saved = True  # the tables hold the recovered state; else the disk is full, and they are behind the log
@@ -88,7 +88,7 @@ class Opening:
         txn.change_tables(self.tables)
         if not self.is_saved:
             again = RecoveryReport()
-            yield from recovery.recovering(self.log, txn, self._execute, again, commits=False, progress=progress)
+            yield from replay.recovering(self.log, txn, self._execute, again, commits=False, progress=progress)
 
     def _recover(self, progress: Progress) -> Iterator[None]:
         """Replay the log beyond the tables; create the log of a new store.
@@ -99,11 +99,11 @@ class Opening:
         if not log.is_missing:
             # without replication ids, no start with these tables was completed
             commits = txn.tables.is_new or txn.replids is None
-            steps = recovery.recovering(log, txn, self._execute, self.report, commits=commits, progress=progress)
+            steps = replay.recovering(log, txn, self._execute, self.report, commits=commits, progress=progress)
             with contextlib.nullcontext() if commits else self._changes.uncommitted(txn.tables):
                 yield from steps
             return
-        if txn.position is not None or powercut.is_marked(txn.tables.path):  # the log is created before the mark
+        if txn.position is not None or power_loss.is_marked(txn.tables.path):  # the log is created before the mark
             raise NoLogError(
                 f"there is no log in {log.home.path}, and the tables hold the state of one: "
                 f"`riverbed check {self._directory} --repair` makes a new log of them"

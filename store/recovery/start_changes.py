@@ -36,12 +36,12 @@ from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file, read_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
 from riverbed.store.recovery.kept_pages import kept_pages
 from riverbed.store.swap import KilledCompaction
-from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.power_loss import WentBack
 from riverbed.store.tables.environment import Tables
 
 # The files that opening the tables makes in their folder.
-_NAMES: Final = (DATA_NAME, LOCK_NAME, powercut.MARK_NAME, powercut.NEW_MARK_NAME)
+_NAMES: Final = (DATA_NAME, LOCK_NAME, power_loss.MARK_NAME, power_loss.NEW_MARK_NAME)
 # The head of LMDB's lock file and a thousand readers; a start takes the first few.
 _LOCK_BYTES: Final = 1 << 17
 # What LMDB makes first: two meta pages, each of 32 KB at most.
@@ -69,7 +69,7 @@ class StartChanges:
 
     def resolve_doubt(self) -> None:
         """Go back to the tables that can be trusted.  Raises OSError."""
-        self._went_back = powercut.resolve_doubt(self._state)
+        self._went_back = power_loss.resolve_doubt(self._state)
 
     def move_in(self, compaction: KilledCompaction) -> None:
         """Move the tables in that belong to the log.  Raises OSError."""

@@ -20,7 +20,7 @@ from riverbed.store.log.reader import Batch
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import ignore
-from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery import replay
 from riverbed.store.recovery.draft_tables import DraftTables
 from riverbed.store.recovery.replay import Execute, RecoveryReport
 from riverbed.store.tables.environment import Tables
@@ -87,7 +87,7 @@ class TablesFromLog:
         Raises ReplayError when a command does not fit, StoreError when the disk gets full, lmdb.Error, OSError, what a
         handler with a bug raises, and what reading raises.
         """
-        recovery.replay(self._purged(batches, executed), self.txn, self._execute, self._report)
+        replay.replay(self._purged(batches, executed), self.txn, self._execute, self._report)
 
     def try_replay(self, batches: Iterable[Batch], executed: Callable[[int], None]) -> None:
         """As `replay`, but any error of a handler becomes a ReplayError."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.store.errors import LogWriteError, UnknownOutcomeError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.appending.condition import caused
-from riverbed.store.log.stream_reader import StreamedBatch
+from riverbed.store.log.streamed.batch import StreamedBatch
 from riverbed.store.options import Fsync
 
 if TYPE_CHECKING:

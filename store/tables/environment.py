@@ -41,7 +41,7 @@ from riverbed.store.format.meta import (
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.options import map_for_file
-from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.mapped import MappedFile
 from riverbed.store.tables.data_file.soundness import refuse_broken_pages, require_whole
 from riverbed.store.tables.upgrade import upgrade
@@ -130,13 +130,13 @@ class Tables:
             refuse_broken_pages(path / DATA_NAME, _WALKED_AT_START_BYTES)
         if syncs_later:
             was_made, syncs_later = _make_durably(directory, map_bytes)
-            syncs_later = syncs_later and powercut.prepare_use(path)
+            syncs_later = syncs_later and power_loss.prepare_use(path)
         self._syncs_later = syncs_later
         self._reader_lock: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
         self._mapped = MappedFile(path / DATA_NAME)
         if readonly and not frozen:
-            powercut.refuse_doubt(path)
+            power_loss.refuse_doubt(path)
             self._reader_lock = hold_instead_of_registering(directory, path)
         try:
             is_locked = not frozen and self._reader_lock is None
@@ -154,9 +154,9 @@ class Tables:
             if not readonly:
                 self._require_names()
             if syncs_later:
-                powercut.begin_use(path)
+                power_loss.begin_use(path)
             elif may_be_marked:
-                powercut.end_use(path)  # removes an older mark: from now on every commit is durable
+                power_loss.end_use(path)  # removes an older mark: from now on every commit is durable
         except BaseException:
             self.env.close()
             self._release_reader_lock()
@@ -332,7 +332,7 @@ class Tables:
         """Write the mark that `distrust` could not write."""
         if self._lacks_mark:
             with contextlib.suppress(OSError):
-                powercut.distrust(self.path)
+                power_loss.distrust(self.path)
                 self._lacks_mark = False
 
     def readers(self) -> list[Reader]:
@@ -347,7 +347,7 @@ class Tables:
             with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start resolves it
                 self.env.sync(True)
                 if is_log_durable:
-                    powercut.end_use(self.path)
+                    power_loss.end_use(self.path)
         self.env.close()
         self._mapped.close()
         if self._lock_file is not None:

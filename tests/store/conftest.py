@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from riverbed.store.check import check
-from riverbed.store.log import stream_reader
 from riverbed.store.log.files import plain, requests
+from riverbed.store.log.streamed import batch as log_batch
+from riverbed.store.log.streamed import stream as log_stream
 from tests.support.store.stores import Store
 
 OpenStore = Callable[..., Store]
@@ -37,7 +38,7 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
 def log_parser(request: pytest.FixtureRequest) -> Iterator[None]:
     """Logs are read by the native module, and by what takes its place where it was not built."""
     with pytest.MonkeyPatch.context() as patch:
-        for reader in (plain, requests, stream_reader):
+        for reader in (plain, requests, log_batch, log_stream):
             patch.setattr(reader, "IS_NATIVE", request.param)
         yield
 

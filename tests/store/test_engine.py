@@ -33,12 +33,13 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.log.streamed.batch import StreamedBatch
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import LogTail
 from riverbed.store.model import Strategy, Trim
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
-from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery import replay
 from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.tables.environment import Tables
@@ -181,7 +182,7 @@ def test_a_long_rebuild_commits_on_the_way_and_goes_on_where_it_was_interrupted(
             raise KeyboardInterrupt
         replayer.execute(txn, db, words)
 
-    with patch.object(recovery, "_BYTES_A_CHECKPOINT", 2000):
+    with patch.object(replay, "_BYTES_A_CHECKPOINT", 2000):
         with pytest.raises(KeyboardInterrupt):
             Engine.open(store.directory, execute=interrupted, clock=store.clock, options=store.options)
         store.open()

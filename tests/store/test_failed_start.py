@@ -28,8 +28,8 @@ from riverbed.store.engine import Engine
 from riverbed.store.errors import CorruptionError, LockedError, ReplayError, StoreError, VersionError
 from riverbed.store.offline.repair import Repair, RepairError
 from riverbed.store.options import Fsync, Options
-from riverbed.store.recovery import replay as recovery
-from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.recovery import replay
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.environment import Tables
 from tests.support.in_process import HandClock
 from tests.support.store.faulty_files import FaultyFiles
@@ -522,7 +522,7 @@ def test_a_start_whose_mark_cannot_be_written_leaves_every_byte_as_it_was(
         raise OSError(errno.EACCES, os.strerror(errno.EACCES))
 
     with monkeypatch.context() as patch:
-        patch.setattr(powercut, "prepare_use", refuse)
+        patch.setattr(power_loss, "prepare_use", refuse)
         assert_changes_nothing(directory, OSError)
     start(directory).close()
 
@@ -536,7 +536,7 @@ def test_a_new_store_whose_tables_cannot_be_put_to_use_leaves_nothing(
     (tmp_path / "kept").write_text("not ours")
     before = tree(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(powercut, "begin_use", refuse)
+        patch.setattr(power_loss, "begin_use", refuse)
         for _ in range(2):
             with pytest.raises(OSError, match="Permission denied"):
                 start(tmp_path)
@@ -556,7 +556,7 @@ def test_damage_behind_more_than_one_checkpoint_is_found_before_the_first_of_the
     shutil.rmtree(directory / "state")
     shutil.move(directory.parent / "old", directory / "state")
     flip(incrs(directory)[-2], 100)
-    monkeypatch.setattr(recovery, "_BYTES_A_CHECKPOINT", 1000)
+    monkeypatch.setattr(replay, "_BYTES_A_CHECKPOINT", 1000)
     before = tree(directory)
     with pytest.raises(CorruptionError):
         start(directory)

@@ -19,7 +19,7 @@ from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.errors import CommandError, wrong_arity
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import NULL_ARRAY, OK, Block, LongReply
-from riverbed.store.databases import consumer_ttl as consumerttl
+from riverbed.store.databases import consumer_ttl
 from riverbed.store.engine import Engine
 from riverbed.store.options import Fsync, Options
 from riverbed.store.tables.view import View
@@ -122,7 +122,7 @@ class Product:
 
     def sweep(self) -> None:
         """Delete the consumers that have stayed away for too long."""
-        assert consumerttl.sweep(self.engine.txn, self.clock.now_ms, lambda: False, lambda group: ())
+        assert consumer_ttl.sweep(self.engine.txn, self.clock.now_ms, lambda: False, lambda group: ())
         self.engine.commit(self.clock.now_ms)
 
     def restart(self) -> None:

@@ -81,7 +81,7 @@ import resource, sys
 from itertools import product
 from riverbed.server.protocol.request_reader import RequestReader
 from riverbed.store.format.log_lines import FrameError, encode_annotation
-from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.log.streamed.stream import LogStream
 
 def used():
     return int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import FrameError, parse_frame
 from riverbed.store.layout import LOG_FILE
 from riverbed.store.log import manifest
@@ -155,8 +155,8 @@ def _begins_at(path: Path) -> tuple[int, int] | None:
             words, end = parse_frame(head, at)
             if words is not None:
                 command_bytes += end - at
-            elif head.startswith(logformat.ANNOTATION_START, at):
-                annotation = logformat.parse_annotation(head, at)
+            elif head.startswith(log_lines.ANNOTATION_START, at):
+                annotation = log_lines.parse_annotation(head, at)
                 if annotation is None or annotation.covered != at:
                     return None
                 return max(annotation.offset - command_bytes, 0), annotation.offset

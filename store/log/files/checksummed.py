@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from riverbed.store.checksum import crc32c
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.files.batch import Batch, is_preface
 from riverbed.store.log.files.part_reader import CHUNK_BYTES, PartReader
@@ -34,7 +34,7 @@ class ChecksummedReader(PartReader):
         parser takes whole.  Anything else goes to `_exact_batch`, which trusts framing alone.
         """
         number, name, counts, size = self._number, self._name, self._counts, self._size
-        match_annotation, crc = logformat.match_annotation, crc32c
+        match_annotation, crc = log_lines.match_annotation, crc32c
         take = whole_requests()
         _, start, offset = self.place
         wanted = CHUNK_BYTES
@@ -44,7 +44,7 @@ class ChecksummedReader(PartReader):
             wanted = CHUNK_BYTES
             at = 0
             while at < len(data):
-                mark = logformat.find_line(data, logformat.ANNOTATION_START, at)
+                mark = log_lines.find_line(data, log_lines.ANNOTATION_START, at)
                 match = match_annotation(data, mark) if mark else None
                 if match is not None:
                     checksum, tail, covered, after_text, time = match.groups()
@@ -86,13 +86,13 @@ class ChecksummedReader(PartReader):
         Beyond `LONG_BATCH_BYTES` a batch is not worth holding in memory twice, once here and once in the C parser.
         """
         for at in range(start + searched - 1, min(start + LONG_BATCH_BYTES, self._size), CHUNK_BYTES):
-            data = self._read(at, min(CHUNK_BYTES + logformat.MAX_ANNOTATION_BYTES, self._size - at))
-            mark = logformat.find_line(data, b"#", 0, CHUNK_BYTES + 1)
+            data = self._read(at, min(CHUNK_BYTES + log_lines.MAX_ANNOTATION_BYTES, self._size - at))
+            mark = log_lines.find_line(data, b"#", 0, CHUNK_BYTES + 1)
             if mark:
-                annotation = logformat.parse_annotation(data, mark)
+                annotation = log_lines.parse_annotation(data, mark)
                 if annotation is None or annotation.covered != at + mark - start:
                     return 0
-                return annotation.covered + logformat.MAX_ANNOTATION_BYTES
+                return annotation.covered + log_lines.MAX_ANNOTATION_BYTES
         return 0
 
     def _exact_batch(self, start: int, offset: int) -> Batch | None:
@@ -129,7 +129,7 @@ class ChecksummedReader(PartReader):
                 command_bytes += end - at
             else:
                 line = self._line(at, end)
-                if line.startswith(logformat.ANNOTATION_START):
+                if line.startswith(log_lines.ANNOTATION_START):
                     break
                 found.take_comment(line)
             at = end
@@ -152,8 +152,8 @@ class ChecksummedReader(PartReader):
         while True:
             data = self._read(at, min(CHUNK_BYTES, self._size - at))
             mark = 0
-            while (mark := data.find(b"\n" + logformat.ANNOTATION_START, mark) + 1) > 0:
-                annotation = logformat.parse_annotation(data, mark)
+            while (mark := data.find(b"\n" + log_lines.ANNOTATION_START, mark) + 1) > 0:
+                annotation = log_lines.parse_annotation(data, mark)
                 if annotation is None:
                     continue
                 begin = at + mark - annotation.covered
@@ -164,12 +164,12 @@ class ChecksummedReader(PartReader):
             # The next chunk begins a little earlier, as the end of this one may have cut a line.
             if at + len(data) == self._size:
                 return None
-            at += len(data) - logformat.MAX_ANNOTATION_BYTES - 1
+            at += len(data) - log_lines.MAX_ANNOTATION_BYTES - 1
 
     def _is_batch_after(self, offset: int, begin: int, annotation: Annotation) -> bool:
         """Whether a sound batch that ends in `annotation` stands at `begin`, and begins at `offset` or later."""
         # Cheaper than parsing frames, and rejects nearly every look-alike.
-        if not logformat.is_sound(annotation, self._sum(begin, begin + annotation.covered)):
+        if not log_lines.is_sound(annotation, self._sum(begin, begin + annotation.covered)):
             return False
         try:
             _, command_bytes, found, _ = self._parse_batch(begin)

@@ -12,7 +12,7 @@ from typing import Final
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import Files
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import Annotation, FrameError, ShortFrame
 from riverbed.store.log.files.batch import Batch, LogPart
 from riverbed.store.log.manifest import FileType
@@ -68,10 +68,10 @@ class PartReader(ABC):
             raise part.error(self._size, place.offset, f"ends before byte {position}, where reading is to begin")
         if not part.file.is_checksummed or position == 0:
             return
-        before_start = max(0, position - logformat.MAX_ANNOTATION_BYTES)
+        before_start = max(0, position - log_lines.MAX_ANNOTATION_BYTES)
         before = self._read(before_start, position - before_start)
-        line_start = before.rfind(logformat.ANNOTATION_START)
-        annotation = logformat.parse_annotation(before, line_start) if line_start >= 0 else None
+        line_start = before.rfind(log_lines.ANNOTATION_START)
+        annotation = log_lines.parse_annotation(before, line_start) if line_start >= 0 else None
         if annotation is None or not before.endswith(annotation.tail) or annotation.offset != place.offset:
             raise part.error(position, place.offset, "no batch ends where reading is to begin")
 
@@ -89,7 +89,7 @@ class PartReader(ABC):
             self._window, self._window_start = b"", at
         while True:
             try:
-                words, end = logformat.parse_frame(self._window, at - self._window_start)
+                words, end = log_lines.parse_frame(self._window, at - self._window_start)
             except ShortFrame as short:
                 needed = self._window_start + short.needed
                 if needed > self._size:
@@ -118,12 +118,12 @@ class PartReader(ABC):
 
     def _verified(self, line: bytes, start: int | None, end: int) -> Annotation:
         """The annotation `line` at `end`; `start` is where the one before it ended, None when that is not known."""
-        annotation = logformat.parse_annotation(line)
+        annotation = log_lines.parse_annotation(line)
         if annotation is None:
             raise FrameError("malformed annotation line")
         begin = end - annotation.covered
         if begin == end or begin < 0 or start not in (None, begin):
             raise FrameError(f"annotation covers {annotation.covered} bytes, not those since the last one")
-        if not logformat.is_sound(annotation, self._sum(begin, end)):
+        if not log_lines.is_sound(annotation, self._sum(begin, end)):
             raise FrameError("checksum does not match")
         return annotation

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from riverbed.store.disk.files import Files
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.files.batch import Batch, LogPart
 from riverbed.store.log.files.part_reader import PartReader
@@ -66,14 +66,14 @@ class PlainReader(PartReader):
                 else:
                     before = len(found.commands)
                     line = self._line(at, end)
-                    if line.startswith(logformat.ANNOTATION_START):
+                    if line.startswith(log_lines.ANNOTATION_START):
                         found.finish()
                         annotation = self._verified(line, uncovered, at)
                         uncovered, offset = end, annotation.offset
                     else:
                         found.take_comment(line)
-                        if line.startswith(logformat.TIMESTAMP_START):
-                            next_noted_ms = logformat.parse_timestamp(line)
+                        if line.startswith(log_lines.TIMESTAMP_START):
+                            next_noted_ms = log_lines.parse_timestamp(line)
                     count += len(found.commands) - before
                 if self._counts and request is not None:
                     offset += end - at
@@ -107,7 +107,7 @@ class PlainReader(PartReader):
         while at < self._size:
             requests = self._front(at)
             for request in requests:
-                at += request.size if isinstance(request, Run) else logformat.command_size(request)
+                at += request.size if isinstance(request, Run) else log_lines.command_size(request)
                 yield request, at
             if not requests:
                 words, at = self._frame(at)

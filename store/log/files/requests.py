@@ -8,7 +8,7 @@ from typing import Final
 
 import hiredis
 
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, parse
 
 FEED_BYTES: Final = 1 << 15
@@ -29,8 +29,8 @@ class _HiredisReader:
 
     def take(self, data: bytes, start: int, end: int) -> list[LoggedRequest] | None:
         if data is not self._data:
-            self._data, self._is_suspect = data, logformat.announces_too_much(data)
-        if self._is_suspect and logformat.announces_too_much(data[start:end]):
+            self._data, self._is_suspect = data, log_lines.announces_too_much(data)
+        if self._is_suspect and log_lines.announces_too_much(data[start:end]):
             return None
         parser = self._parser
         commands: list[LoggedRequest] = []

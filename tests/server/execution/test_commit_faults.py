@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.log.stream_reader import StreamedBatch
+from riverbed.store.log.streamed.batch import StreamedBatch
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.ticks import Client, Files, Ticks, in_loop
 

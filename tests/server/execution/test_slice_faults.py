@@ -23,7 +23,7 @@ from riverbed.server.commands.slices import SlicedCommand, Work
 from riverbed.server.commands.table import COMMANDS as ROWS
 from riverbed.server.execution import sliced_commands
 from riverbed.server.protocol.replies import Reply
-from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.log.streamed.stream import LogStream
 from tests.server.execution.test_sliced_commands import SIZES
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.stores import dump_database

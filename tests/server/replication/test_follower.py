@@ -21,7 +21,8 @@ from riverbed.server.replication.needs import Needs
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
 from riverbed.store.format.log_lines import encode_annotation, encode_command
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.log.streamed.batch import StreamedBatch
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.running.checkpoint import Durability
 from riverbed.store.tables.writing.transaction import PART
 from tests.support.ticks import Ticks, in_loop

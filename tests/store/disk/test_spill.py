@@ -1,4 +1,4 @@
-"""Batches that are too long for memory: what `stream_reader.py` puts into a file, and what comes out of it."""
+"""Batches that are too long for memory: what `streamed/` puts into a file, and what comes out of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from riverbed.store.disk import spill
 from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import LacksRoomError
 from riverbed.store.format.log_lines import FrameError, encode_annotation, encode_command, encode_extension
-from riverbed.store.log import stream_reader
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch, data_of
+from riverbed.store.log.streamed import stream as log_stream
+from riverbed.store.log.streamed.batch import StreamedBatch, data_of
+from riverbed.store.log.streamed.stream import LogStream
 
 START = 1000
 HELD = 20_000
@@ -48,9 +49,9 @@ class Spills:
 @pytest.fixture
 def spills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spills]:
     """With the bounds of memory lowered to a few kilobytes."""
-    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", 10_000)
-    monkeypatch.setattr(stream_reader, "HELD_BYTES", HELD)
-    monkeypatch.setattr(stream_reader, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(log_stream, "_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(log_stream, "HELD_BYTES", HELD)
+    monkeypatch.setattr(log_stream, "PIECE_BYTES", 3000)
     monkeypatch.setattr(spill, "PIECE_BYTES", 3000)
     made = Spills(tmp_path)
     yield made

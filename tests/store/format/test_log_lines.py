@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import (
     CommandCollector,
     FrameError,
@@ -41,7 +41,7 @@ def test_the_documents_batches_are_what_the_module_reads_and_writes() -> None:
         data = text.replace("\n", "\r\n").encode()
         found = CommandCollector()
         at = 0
-        while not data.startswith(logformat.ANNOTATION_START, at):
+        while not data.startswith(log_lines.ANNOTATION_START, at):
             words, end = parse_frame(data, at)
             if words is None:
                 found.take_comment(data[at:end])
@@ -117,12 +117,12 @@ def test_a_comment_is_a_line_that_redis_can_read() -> None:
 @given(st.binary(max_size=200), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_an_annotation_reads_back_and_fits_its_bytes_alone(covered: bytes, offset: int, now_ms: int) -> None:
     line = encode_annotation(covered, offset, now_ms)
-    assert len(line) <= logformat.MAX_ANNOTATION_BYTES
+    assert len(line) <= log_lines.MAX_ANNOTATION_BYTES
     found = parse_annotation(b"xx" + line + b"yy", 2)
     assert found is not None
     assert found[1:4] == (len(covered), offset, now_ms)
-    assert logformat.is_sound(found, logformat.crc32c(covered))
-    assert not logformat.is_sound(found, logformat.crc32c(covered + b"x"))
+    assert log_lines.is_sound(found, log_lines.crc32c(covered))
+    assert not log_lines.is_sound(found, log_lines.crc32c(covered + b"x"))
 
 
 def test_every_flipped_bit_of_an_annotation_is_noticed() -> None:
@@ -132,7 +132,7 @@ def test_every_flipped_bit_of_an_annotation_is_noticed() -> None:
             damaged = bytearray(line)
             damaged[at] ^= 1 << bit
             found = parse_annotation(bytes(damaged))
-            assert found is None or not logformat.is_sound(found, logformat.crc32c(b"covered"))
+            assert found is None or not log_lines.is_sound(found, log_lines.crc32c(b"covered"))
 
 
 @given(st.lists(st.binary(max_size=900), min_size=1, max_size=4))

@@ -11,7 +11,7 @@ import pytest
 from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.ids import MAX_ID, MIN_ID
 from riverbed.store.options import Fsync
-from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery import replay
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import FIRST, ROOT, SELECT, append, commands_of, open_log, reopened, told, xadd
 from tests.support.store.stores import Store, checkpoint_twice, text_of
@@ -142,7 +142,7 @@ def test_a_start_that_cannot_write_again_what_it_found_does_not_start(tmp_path: 
 def test_undoing_a_long_tick_checkpoints_nothing_of_a_log_that_is_not_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_BYTES_A_CHECKPOINT", 50)
+    monkeypatch.setattr(replay, "_BYTES_A_CHECKPOINT", 50)
     files = FaultyFiles()
     store = Store(tmp_path / "d", files=files, fsync=Fsync.EVERYSEC)
     store.engine.checkpoint()

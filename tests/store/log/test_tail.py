@@ -8,7 +8,7 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
-from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles

@@ -19,10 +19,11 @@ import pytest
 from riverbed.store.errors import ReplayError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log.padding import MIN_BYTES
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.log.streamed.batch import StreamedBatch
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.model import Change
 from riverbed.store.options import Fsync
-from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery import replay
 from riverbed.store.tables.writing.namespace import Namespace
 from tests.store.recovery.test_bulk_load import Rows, one_by_one, rows_of
 from tests.support.scripts.random_commands import run_at_random
@@ -260,7 +261,7 @@ def test_a_command_that_is_left_out_is_noticed() -> None:
     data = log_bytes([[[b"SELECT", b"0"], *entries]])
     with replicas() as (raw, words):
         send(data, iter(lambda: 1 << 20, None), words)
-        with patch.object(recovery, "load_run", lambda txn, commands, at: at + 1 if at else at):
+        with patch.object(replay, "load_run", lambda txn, commands, at: at + 1 if at else at):
             stream = LogStream(0, 1 << 20)
             stream.feed(data)
             raw.store.engine.apply(list(iter(stream.next, None)))

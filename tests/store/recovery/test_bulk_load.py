@@ -28,7 +28,7 @@ from riverbed.store.log.commands import Piece
 from riverbed.store.log.files.batch import Batch
 from riverbed.store.options import Fsync, Options
 from riverbed.store.position import LogPosition
-from riverbed.store.recovery import replay as recovery
+from riverbed.store.recovery import replay as replay_module
 from riverbed.store.recovery.bulk_load import load_run
 from riverbed.store.recovery.replay import RecoveryReport, replay
 from riverbed.store.rewrite.log_from_tables import write_log
@@ -51,7 +51,7 @@ _OF_ONE_STORE = (b"replication", b"position", b"numbering", b"store")
 
 @contextlib.contextmanager
 def one_by_one() -> Iterator[None]:
-    with patch.object(recovery, "load_run", lambda txn, commands, at: at):
+    with patch.object(replay_module, "load_run", lambda txn, commands, at: at):
         yield
 
 
@@ -283,7 +283,7 @@ def test_trims_in_a_run_are_left_to_the_handlers_only_where_they_remove_hundreds
     lengths = [0] * 900 + [900] * 300 + [0, 750, 751, 0, 200, 0]
     trims = [[b"MAXLEN", b"=", b"%d" % length] if length else [] for length in lengths]
     commands = [[b"XADD", b"s", *trim, b"%d-0" % number, b"f", b"v"] for number, trim in enumerate(trims, 1)]
-    recovery.execute_requests(store.txn, execute, in_runs(commands)[0])
+    replay_module.execute_requests(store.txn, execute, in_runs(commands)[0])
     assert left == [commands[-2]]
     assert (store.stream().length, store.stream().first_id) == (201, make_id(len(commands) - 200, 0))
     store.engine.close()

@@ -12,8 +12,9 @@ import pytest
 from riverbed.store.disk import spill
 from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import LogWriteError, ReplayError
-from riverbed.store.log import stream_reader
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch, data_of
+from riverbed.store.log.streamed import stream as log_stream
+from riverbed.store.log.streamed.batch import StreamedBatch, data_of
+from riverbed.store.log.streamed.stream import LogStream
 from tests.store.recovery.test_applying import Replica, log_bytes, replicas
 
 SHORT = [[b"XADD", b"s", b"1-1", b"f", b"v"]]
@@ -32,9 +33,9 @@ MORE = [[b"XADD", b"s", b"3-1", b"f", b"v"]]
 
 @pytest.fixture
 def bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", 10_000)
-    monkeypatch.setattr(stream_reader, "HELD_BYTES", 20_000)
-    monkeypatch.setattr(stream_reader, "PIECE_BYTES", 3000)
+    monkeypatch.setattr(log_stream, "_KEPT_BYTES", 10_000)
+    monkeypatch.setattr(log_stream, "HELD_BYTES", 20_000)
+    monkeypatch.setattr(log_stream, "PIECE_BYTES", 3000)
     monkeypatch.setattr(spill, "PIECE_BYTES", 3000)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.databases import consumer_ttl as consumerttl
+from riverbed.store.databases import consumer_ttl
 from tests.support.in_process import Product
 from tests.support.ticks import Ticks, in_loop
 from tests.support.workers import consumers, fill
@@ -38,7 +38,7 @@ def test_a_consumer_stays_while_it_has_something_pending(product: Product) -> No
     product.sweep()
     assert consumers(product) == ["Alice"]
     product.run("XACK", "s", "g", "1-0")
-    product.clock.now_ms += consumerttl.LOOK_AGAIN_MS
+    product.clock.now_ms += consumer_ttl.LOOK_AGAIN_MS
     product.sweep()
     assert consumers(product) == []
 
@@ -87,7 +87,7 @@ def test_it_holds_wherever_the_stream_goes(product: Product) -> None:
 def looks(product: Product) -> int:
     """How many groups a sweep looks at."""
     asked: list[bool] = []
-    consumerttl.sweep(product.engine.txn, product.clock.now_ms, lambda: bool(asked.append(True)), lambda group: ())
+    consumer_ttl.sweep(product.engine.txn, product.clock.now_ms, lambda: bool(asked.append(True)), lambda group: ())
     product.engine.commit(product.clock.now_ms)
     return len(asked)
 
@@ -116,7 +116,7 @@ def test_nothing_is_left_of_groups_that_are_gone(product: Product, removal: tupl
     fill(product, 1, "CONSUMERTTL", 1000)
     product.sweep()
     product.run(*removal)
-    product.clock.now_ms += consumerttl.LOOK_AGAIN_MS
+    product.clock.now_ms += consumer_ttl.LOOK_AGAIN_MS
     product.sweep()
     txn = product.engine.txn
     assert txn.lmdb.stat(txn.handles["consumer_ttls"])["entries"] == 0
@@ -125,7 +125,7 @@ def test_nothing_is_left_of_groups_that_are_gone(product: Product, removal: tupl
 def test_no_look_is_more_than_a_day_away(product: Product) -> None:
     fill(product, 1, "CONSUMERTTL", (1 << 63) - 1)
     assert looks(product) == 1
-    product.clock.now_ms += consumerttl.MAX_AHEAD_MS - 1
+    product.clock.now_ms += consumer_ttl.MAX_AHEAD_MS - 1
     assert looks(product) == 0
     product.clock.now_ms += 1
     assert looks(product) == 1
@@ -138,7 +138,7 @@ def test_a_sweep_ends_when_its_time_is_up_and_goes_on_where_it_was(product: Prod
     product.sweep()
     product.clock.now_ms += 1000
     for left in range(29, -1, -1):
-        consumerttl.sweep(product.engine.txn, product.clock.now_ms, lambda: True, lambda group: ())
+        consumer_ttl.sweep(product.engine.txn, product.clock.now_ms, lambda: True, lambda group: ())
         assert len(consumers(product)) == 1 + left
 
 
@@ -164,7 +164,7 @@ def test_the_server_sweeps_by_itself_and_logs_what_it_deletes(tmp_path: Path) ->
         # a consumer that waits in a blocking read is not idle
         assert ticks.batches()[before:] == [[b"XGROUP DELCONSUMER s g Idle"]]
         waiting.leave()
-        ticks.clock.now_ms += consumerttl.LOOK_AGAIN_MS
+        ticks.clock.now_ms += consumer_ttl.LOOK_AGAIN_MS
         await logged(ticks, before + 2)
         assert ticks.batches()[before + 1 :] == [[b"XGROUP DELCONSUMER s g Waiting"]]
         ticks.close()

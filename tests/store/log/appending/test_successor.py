@@ -14,7 +14,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.scrub import scrubbed_part
-from riverbed.store.log.stream_reader import LogStream
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds

@@ -16,7 +16,7 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
-from riverbed.store.tables.data_file import power_loss as powercut
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt, settle_doubt
 from riverbed.store.tables.environment import Tables
 from tests.conftest import base_seed
@@ -122,7 +122,7 @@ def test_after_a_kill_the_newer_commit_counts_and_after_a_power_cut_the_one_befo
     store.add(b"s", "11-0")
     store.checkpoint()
     second = store.txn.position
-    places = {"killed": powercut._boot_id(), "cut": "another boot", "failed": "failed"}
+    places = {"killed": power_loss._boot_id(), "cut": "another boot", "failed": "failed"}
     for name, boot in places.items():
         shutil.copytree(store.directory, tmp_path / name)
         (tmp_path / name / STATE_DIRECTORY / "in-use").write_text(boot)
@@ -209,12 +209,12 @@ def test_a_store_that_nobody_wrote_to_since_its_start_is_whole_after_a_power_cut
 def test_where_boots_cannot_be_told_apart_readers_read_and_a_start_goes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(powercut, "_BOOT_ID", tmp_path / "missing")
+    monkeypatch.setattr(power_loss, "_BOOT_ID", tmp_path / "missing")
     store = Store(tmp_path / "d")
     store.fill(b"s", 10)
     store.checkpoint()
     expected = store.dump()
-    powercut.refuse_doubt(store.directory / STATE_DIRECTORY)  # as every process beside a server that runs
+    power_loss.refuse_doubt(store.directory / STATE_DIRECTORY)  # as every process beside a server that runs
     shutil.copytree(store.directory, tmp_path / "killed")
     store.engine.close()
     killed = tmp_path / "killed" / STATE_DIRECTORY
@@ -335,7 +335,7 @@ def test_a_mark_that_the_failed_disk_did_not_take_is_left_when_it_does(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(powercut, "distrust", refuse)
+        patch.setattr(power_loss, "distrust", refuse)
         tables.distrust("the tables could not be made durable")
     assert not is_in_doubt(state)
     with pytest.raises(lmdb.Error):

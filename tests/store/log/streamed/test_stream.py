@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from riverbed.store.format.log_lines import FrameError, encode_annotation, encode_command, encode_extension
-from riverbed.store.log import stream_reader
-from riverbed.store.log.stream_reader import LogStream, StreamedBatch
+from riverbed.store.log.streamed import batch as log_batch
+from riverbed.store.log.streamed import stream as log_stream
+from riverbed.store.log.streamed.batch import StreamedBatch
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.wire import IS_NATIVE, count_of, words_of
 from tests.support.effort import measured
 
@@ -174,7 +176,8 @@ def test_each_word_of_a_long_command_is_parsed_once_however_it_arrives(size: int
 def test_a_long_batch_is_parsed_so_many_frames_or_a_piece_at_a_time(
     size: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_reader, "_PIECE_BYTES", 500)
+    for module in (log_batch, log_stream):
+        monkeypatch.setattr(module, "NATIVE_PIECE_BYTES", 500)
     in_a_piece = 4
     long = [[b"XADD", b"s", b"%d-1" % number, b"f", b"x" * 60] for number in range(1, 1500)]
     data = written([([[b"PING"]], []), (long, [[b"XSEEN", b"s", b"g", b"c", b"1", b"2"]]), ([[b"PING"]], [])])
@@ -223,7 +226,7 @@ MANY: list[list[Words]] = [
 def test_a_long_batch_is_the_same_when_its_words_are_not_kept(
     size: int, plain: list[Words], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", kept)
+    monkeypatch.setattr(log_stream, "_KEPT_BYTES", kept)
     hidden = [[b"XSEEN", b"g" * 2000]]
     data = written([([[b"PING"]], []), (plain, hidden), ([[b"PING"]], []), (plain, [])])
     found = received(LogStream(START, 1 << 20), data, size)
@@ -245,7 +248,7 @@ def test_a_batch_that_never_ends_takes_its_own_bytes_and_little_more(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, piece = ENDLESS[kind]
-    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", 200_000)
+    monkeypatch.setattr(log_stream, "_KEPT_BYTES", 200_000)
     stream = LogStream(START, 64 << 20)
     stream.feed(first)
     tracemalloc.start()
@@ -262,7 +265,7 @@ def test_a_batch_that_never_ends_takes_its_own_bytes_and_little_more(
 def test_a_long_value_that_is_not_closed_is_refused_when_its_batch_is_not_kept(
     is_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream_reader, "_KEPT_BYTES", 1000)
+    monkeypatch.setattr(log_stream, "_KEPT_BYTES", 1000)
     commands = encode_command([b"XADD", b"s", b"1-1", b"f", b"v" * 100_000, b"g", b"w" * 100_000])
     wrong = bytearray(commands)
     wrong[commands.index(b"v\r\n") + 1 if is_first else len(commands) - 1] ^= 1

@@ -16,16 +16,17 @@ in a file (`disk/spill.py`), and only the end in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.spill import PIECE_BYTES, Spill
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import UNCLOSED_WORD, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.files.batch import is_preface
 from riverbed.store.log.files.requests import whole_requests
-from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, count_of, parse_front, words_of
+from riverbed.store.log.streamed.batch import NATIVE_PIECE_BYTES, WINDOW_BYTES, StreamedBatch
+from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, count_of, parse_front
 
 # No longer batch is simple.  Those of a primary under full load have 100 to 200 KB; as simple ones they take 0.053 us
 # an entry to read, as others 0.064.
@@ -33,73 +34,12 @@ _SIMPLE_BYTES: Final = 256 << 10
 # So much is not looked into before the batch is whole; what is longer then is parsed as it arrives.
 _UNSEEN_BYTES: Final = 64 << 10
 _ALL: Final = 1 << 62
-# So much of a longer batch is parsed natively at once.
-_PIECE_BYTES: Final = 64 << 10
-# No longer request is parsed natively as a whole.
-_MOST_NATIVE_BYTES: Final = 64 << 20
 # The words of a batch are kept up to this length.
 _KEPT_BYTES = 4 << 20
 # The bytes of a batch are held in memory up to this length.
 HELD_BYTES = 16 << 20
 # So much of a longer one counts as one more: some twenty words, at 1 us each.
 _FRAME_BYTES: Final = 128
-# How much of a frame is parsed at first; nearly all frames are shorter.
-_WINDOW_BYTES: Final = 4 << 10
-
-
-class StreamedBatch(NamedTuple):
-    """One batch: its `data`, of which the first `covered` bytes stand before the annotation, and what it holds.
-
-    The data of a long batch are in the file `spill`, and `data` is empty; who takes it closes it with `release`.
-
-    `command_bytes` of the covered bytes are plain commands, the rest comment lines; `offset` is the one after it.
-    `requests` is None when they must be parsed again, because they are too many to be held at once; `pieces` has them
-    in order in any case.  Neighbouring XADDs may be a run in it; `commands` has lists of words only, and is made at
-    each access.
-    """
-
-    data: bytes
-    covered: int
-    command_bytes: int
-    requests: Sequence[LoggedRequest] | None
-    offset: int
-    spill: Spill | None = None
-
-    @property
-    def size(self) -> int:
-        return len(self.data) if self.spill is None else self.spill.size
-
-    def pieces(self) -> Iterator[Sequence[LoggedRequest]]:
-        """The requests, a few at a time.  Raises FrameError when an extension line is malformed, OSError."""
-        if self.requests is not None:
-            return iter((self.requests,))
-        spill = self.spill
-        if spill is None:
-            return _parsed_again(lambda start, end: self.data[start:end], self.covered)
-        for _ in spill.pieces():  # nothing is executed that was not compared with its checksum
-            pass
-        return _parsed_again(spill.read, self.covered)
-
-    @property
-    def commands(self) -> list[list[bytes]]:
-        return words_of([request for piece in self.pieces() for request in piece])
-
-    def command_data(self) -> bytes:
-        """The plain commands alone, for a foreign replica; not of a long batch."""
-        assert self.spill is None, "it is read from the log"
-        return without_comments(self.data, self.covered, self.command_bytes)
-
-    def release(self) -> None:
-        if self.spill is not None:
-            self.spill.close()
-
-
-def data_of(batches: Sequence[StreamedBatch]) -> Iterator[bytes]:
-    """The bytes of a slice's batches, those of a long one in pieces.  Raises OSError."""
-    yield b"".join([batch.data for batch in batches])
-    spill = batches[-1].spill
-    if spill is not None:
-        yield from spill.pieces()
 
 
 class _Command:
@@ -111,20 +51,6 @@ class _Command:
         self.missing = count
         self.at = at
         self.words: list[bytes] = []
-
-
-def without_comments(data: bytes, covered: int, command_bytes: int) -> bytes:
-    """The first `covered` bytes of the sound batch `data`, without comment lines."""
-    if covered == command_bytes:
-        return data[:covered]
-    parts = []
-    at = 0
-    while at < covered:
-        words, end = logformat.parse_frame(data, at)
-        if words is not None:
-            parts.append(data[at:end])
-        at = end
-    return b"".join(parts)
 
 
 class LogStream:
@@ -186,7 +112,7 @@ class LogStream:
             return None
         batch = None
         if self._frame_at < 0:
-            mark = logformat.find_line(self._buffer, b"#", 0, _SIMPLE_BYTES)
+            mark = log_lines.find_line(self._buffer, b"#", 0, _SIMPLE_BYTES)
             if not mark and len(self._buffer) < _UNSEEN_BYTES and self._buffer[0] in b"*#":
                 return None
             batch = self._simple_batch(mark)
@@ -236,10 +162,10 @@ class LogStream:
         if not mark or not end:
             return None
         data = bytes(memoryview(self._buffer)[:end])
-        annotation = logformat.parse_annotation(data, mark)
+        annotation = log_lines.parse_annotation(data, mark)
         if annotation is None or annotation.covered != mark or annotation.offset != self.offset + mark:
             return None
-        if not logformat.is_sound(annotation, crc32c(memoryview(data)[:mark])):
+        if not log_lines.is_sound(annotation, crc32c(memoryview(data)[:mark])):
             return None
         requests = self._take_whole(data, 0, mark)
         if requests is None or not _are_requests(requests):
@@ -254,7 +180,7 @@ class LogStream:
         if self._word_end >= 0:
             self._pass_word(self._word_end)
             self._word_end = -1
-        window = _WINDOW_BYTES
+        window = WINDOW_BYTES
         while True:
             if most <= 0:
                 self.is_unfinished = True
@@ -275,7 +201,7 @@ class LogStream:
                     return None
                 most -= 1 + len(data) // _FRAME_BYTES
                 if self._keeps_words:
-                    window = max(min(2 * window, _PIECE_BYTES), short.needed)
+                    window = max(min(2 * window, NATIVE_PIECE_BYTES), short.needed)
                 elif short.line_end is not None:
                     self._pass_word(start + short.line_end)
                 continue
@@ -285,12 +211,12 @@ class LogStream:
                     self._found.take_command(self._command.words)
                 self._command = None
                 self._plain_bytes += end - self._frame_at
-            elif data.startswith(logformat.ANNOTATION_START):
+            elif data.startswith(log_lines.ANNOTATION_START):
                 return self._closed(start, end)
             elif self._keeps_words:
                 self._found.take_comment(data[: end - start])
             self._frame_at = end
-            window = _WINDOW_BYTES
+            window = WINDOW_BYTES
             most -= 1
 
     def _take_requests(self) -> int:
@@ -300,7 +226,7 @@ class LogStream:
             return 0
         self._found.finish()
         requests: list[LoggedRequest] = []
-        taken = parse_front(LOGGED, bytes(memoryview(self._buffer)[start : start + _PIECE_BYTES]), requests)
+        taken = parse_front(LOGGED, bytes(memoryview(self._buffer)[start : start + NATIVE_PIECE_BYTES]), requests)
         if taken:
             self._need(self._frame_at + taken + 1)
             self._frame_at += taken
@@ -318,12 +244,12 @@ class LogStream:
         position = 0
         if command is None:
             if data.startswith(b"#"):
-                return logformat.parse_frame(data, 0)[1]
-            count, position = logformat.parse_head(data, 0)
+                return log_lines.parse_frame(data, 0)[1]
+            count, position = log_lines.parse_head(data, 0)
             command = self._command = _Command(count, start + position)
         had = len(command.words)
         try:
-            return logformat.parse_words(data, position, command.missing, command.words)
+            return log_lines.parse_words(data, position, command.missing, command.words)
         except ShortFrame as short:
             command.at = start + short.resume_at
             raise
@@ -381,13 +307,13 @@ class LogStream:
         self._found.finish()
         spill, front = self._spill, self._spilled
         data = bytes(memoryview(self._buffer)[: end - front])
-        annotation = logformat.parse_annotation(data, mark - front)
+        annotation = log_lines.parse_annotation(data, mark - front)
         if annotation is None:
             raise FrameError("malformed annotation line")
         if annotation.covered != mark or not mark:
             raise FrameError(f"annotation covers {annotation.covered} bytes, not the {mark} since the last one")
         checksum = crc32c(memoryview(data)[: mark - front], 0 if spill is None else spill.checksum)
-        if not logformat.is_sound(annotation, checksum):
+        if not log_lines.is_sound(annotation, checksum):
             raise FrameError("checksum does not match")
         after = self.offset + self._plain_bytes
         if self._may_be_preface and annotation.offset == self.offset and is_preface(self._found.commands):
@@ -399,66 +325,6 @@ class LogStream:
             spill.append(memoryview(data))
             data = b""
         return StreamedBatch(data, mark, self._plain_bytes, requests, after, spill)
-
-
-def _parsed_again(read: Callable[[int, int], bytes], covered: int) -> Iterator[list[LoggedRequest]]:
-    """The requests in the first `covered` bytes of a sound batch, a piece at a time; `read` has what is between two.
-
-    A request that is longer than a piece is in memory as a whole.
-    """
-    found = CommandCollector()
-    at = 0
-    while at < covered:
-        taken = 0
-        if IS_NATIVE and found.is_settled:
-            piece = read(at, min(at + _PIECE_BYTES, covered))
-            taken = parse_front(LOGGED, piece, cast("list[LoggedRequest]", found.commands))
-        if taken:
-            at += taken
-        else:
-            at = _take_frame(read, at, covered, found)
-        if found.is_settled and found.commands:
-            yield [*found.commands]
-            found.commands.clear()
-    found.finish()
-    yield [*found.commands]
-
-
-def _take_frame(read: Callable[[int, int], bytes], start: int, covered: int, found: CommandCollector) -> int:
-    """Take the frame at `start`, which is whole; -> where it ends."""
-    window = _WINDOW_BYTES
-    while True:
-        data = read(start, min(start + window, covered))
-        try:
-            words, size = logformat.parse_frame(data, 0)
-        except ShortFrame as short:
-            if start + window >= covered:
-                raise
-            if window == _WINDOW_BYTES and (size := _take_long(read, start, covered, found)):
-                return start + size
-            window = max(2 * window, short.needed)
-            continue
-        if words is None:
-            found.take_comment(data[:size])
-        else:
-            found.take_command(words)
-        return start + size
-
-
-def _take_long(read: Callable[[int, int], bytes], start: int, covered: int, found: CommandCollector) -> int:
-    """Take a request of very many words natively, and those behind it; -> how many bytes, 0 if that cannot be.
-
-    Word by word a million of them would hold all clients up for seconds.
-    """
-    if not (IS_NATIVE and found.is_settled):
-        return 0
-    window = taken = 0
-    while not taken and window < _MOST_NATIVE_BYTES and start + window < covered:
-        window = max(4 * window, _PIECE_BYTES)
-        taken = parse_front(
-            LOGGED, read(start, min(start + window, covered)), cast("list[LoggedRequest]", found.commands)
-        )
-    return taken
 
 
 def _are_requests(requests: list[LoggedRequest]) -> bool:
