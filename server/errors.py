@@ -20,6 +20,7 @@ class CommandError(Exception):
 SYNTAX: Final = "ERR syntax error"
 NOT_AN_INTEGER: Final = "ERR value is not an integer or out of range"
 NO_SUCH_KEY: Final = "ERR no such key"
+NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 INVALID_ID: Final = "ERR Invalid stream ID specified as stream command argument"
 TIMEOUT_NOT_INTEGER: Final = "ERR timeout is not an integer or out of range"
 TIMEOUT_NEGATIVE: Final = "ERR timeout is negative"

@@ -9,15 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from riverbed.server.commands.core import Core
+from riverbed.server.errors import NO_SUCH_KEY, CommandError
 from riverbed.server.protocol.replies import LONG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from riverbed.server.commands.session import Session
-    from riverbed.server.errors import CommandError
     from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.databases.transaction import WriteTxn
+    from riverbed.store.streams.stream import Stream
     from riverbed.store.wire import Neighbours
 
 
@@ -243,6 +244,13 @@ class Request:
         # bytes of its reply that may be kept in memory; None for no limit, as a log gets no reply
         self.room: int | None = LONG_BYTES
         self.in_transaction = False
+
+    def existing_stream(self, key: bytes) -> Stream:
+        """The stream `key`.  Raises CommandError when there is none."""
+        stream = self.db.stream(key, self.now_ms)
+        if stream is None:
+            raise CommandError(NO_SUCH_KEY)
+        return stream
 
     def kill(self, session: Session) -> None:
         """Close a client's connection: now, or behind the reply to this command for the client that sent it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server.commands.access.logins import denial_of, text_of
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.table import Command, Flag
-from riverbed.server.errors import CommandError, wrong_arity
+from riverbed.server.errors import NOT_IN_MULTI, CommandError, wrong_arity
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Settled
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 NOAUTH: Final = "NOAUTH Authentication required."
 EXECABORT_BECAUSE: Final = b"EXECABORT Transaction discarded because of: %b"
-NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 CONFINED: Final = (
     b"ERR Can't execute '%b': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
 )

@@ -78,10 +78,7 @@ class Acks(PendingReads):
             texts = bulks = None
         if bulks is None:
             bulks = encode_words(texts) if texts else bulks_of(removed)
-        key = self.stream.key
-        if self._ack_head is None or self._ack_head[0] != key:
-            self._ack_head = (key, encode_words([b"XACK", key, self.name]))
-        self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._ack_head[1], bulks))
+        self._log_wire(b"*%d\r\n%b%b" % (3 + len(removed), self._first_words_of_xack(), bulks))
         return removed
 
     def ack_one(self, packed: bytes, text: bytes) -> int:
@@ -97,12 +94,15 @@ class Acks(PendingReads):
             consumer = self.consumers.numbered(owner_no)
             consumer.pel_count -= 1
             self._mark(consumer)
+        self._log_wire(b"*4\r\n%b$%d\r\n%b\r\n" % (self._first_words_of_xack(), len(text), text))
+        self.stream.txn.changes += 1
+        return 1
+
+    def _first_words_of_xack(self) -> bytes:
         key = self.stream.key
         if self._ack_head is None or self._ack_head[0] != key:
             self._ack_head = (key, encode_words([b"XACK", key, self.name]))
-        self._log_wire(b"*4\r\n%b$%d\r\n%b\r\n" % (self._ack_head[1], len(text), text))
-        self.stream.txn.changes += 1
-        return 1
+        return self._ack_head[1]
 
     def move_out(self, over_limit: list[Found], target: Stream, first_id: StreamID) -> None:
         """Move pending entries to the dead-letter stream `target`, whose last ID is below `first_id`.

@@ -91,17 +91,16 @@ class PendingReads(Members):
             return PendingEntry(row.entry_id, None, 0, row.delivery_count)
         return PendingEntry(row.entry_id, self.consumers.numbered(row.consumer_no), row.time_ms, row.delivery_count)
 
-    def pending(self, start: StreamID = MIN_ID, end: StreamID = MAX_ID) -> Iterator[PendingEntry]:
-        """The pending entries with start <= id <= end, in ID order.  They may be changed during the iteration."""
-        for run in self.pending_runs(start, end):
+    def pending(
+        self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, consumer: Consumer | None = None
+    ) -> Iterator[PendingEntry]:
+        """The pending entries with start <= id <= end, in ID order; only those of `consumer` if it is given.
+
+        They may be changed during the iteration.
+        """
+        for run in self.pending_runs(start, end, consumer):
             for packed in run.packed_ids:
                 yield PendingEntry(unpack_id(packed), run.owner, run.delivery_time_ms, run.delivery_count)
-
-    def pending_of(self, consumer: Consumer) -> Iterator[PendingEntry]:
-        """As `pending`, for all entries of one consumer."""
-        for run in self.pending_runs(consumer=consumer):
-            for packed in run.packed_ids:
-                yield PendingEntry(unpack_id(packed), consumer, run.delivery_time_ms, run.delivery_count)
 
     def pending_runs(
         self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, consumer: Consumer | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.table import Flag, command, help_text
-from riverbed.server.errors import CommandError
+from riverbed.server.errors import NOT_IN_MULTI, CommandError
 from riverbed.server.protocol.replies import OK, Verbatim
 from riverbed.store.databases.names import all_keys
 from riverbed.store.format.streams import id_in_key, packed_id_in
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.databases.database import Database
 
-NOT_IN_MULTI: Final = "ERR Command not allowed inside a transaction"
 DIGEST_SLICE: Final = 512
 
 # What C's strtod makes of a word: the number it begins with, or nothing, which is 0.

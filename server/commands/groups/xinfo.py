@@ -12,7 +12,6 @@ from riverbed.server.commands.groups.groups import no_group_of_key
 from riverbed.server.commands.slices import bounded_pieces, in_pieces, in_slices, in_turns, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
 from riverbed.server.commands.table import Flag, command, container, declare_help
-from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LONG_BYTES, LongReply
 from riverbed.store.format.pending import UNOWNED
@@ -49,13 +48,6 @@ _PIECE_ROWS: Final = 250
 _ENTRY_BYTES: Final = 100
 
 
-def _need_stream(request: Request) -> Stream:
-    stream = request.db.stream(request.argv[2], request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
-    return stream
-
-
 container("XINFO", group="stream", since="5.0.0", summary="Container of the commands that look at streams.")
 
 
@@ -65,7 +57,7 @@ container("XINFO", group="stream", since="5.0.0", summary="Container of the comm
 @command("XINFO STREAM key [FULL [COUNT count]]", Flag.READONLY, summary="Describes a stream.")
 def xinfo_stream(request: Request) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]] -> a map.  FULL has the first n entries, and what groups have pending."""
-    stream = _need_stream(request)
+    stream = request.existing_stream(request.argv[2])
     words = request.argv[3:]
     if not words:
         return _describe(stream) | _ends(stream)
@@ -112,7 +104,7 @@ def _name_bytes(most: int, group: Group) -> int:
 def _describe_fully(count: int | None, request: Request) -> Work:
     """XINFO STREAM FULL, too long for memory: everything as of the view."""
     view = yield from wait_for_view()
-    shown = _ShownGroups(view, _need_stream(request), request.session.resp)
+    shown = _ShownGroups(view, request.existing_stream(request.argv[2]), request.session.resp)
     return LongReply(shown.stream_fully(_UNLIMITED if count is None else count), view.hold())
 
 
@@ -270,7 +262,7 @@ def _describe_consumer(group: Group, consumer: Consumer, count: int | None) -> d
     return _consumer_facts(consumer) | {
         b"pending": [
             [id_text(entry.entry_id), entry.delivery_time_ms, entry.delivery_count]
-            for entry in islice(group.pending_of(consumer), count)
+            for entry in islice(group.pending(consumer=consumer), count)
         ],
     }
 
@@ -290,7 +282,7 @@ def _consumer_facts(consumer: Consumer | ConsumerRow) -> dict[bytes, Reply]:
 @command("XINFO GROUPS key", Flag.READONLY, summary="Lists the consumer groups of a stream.")
 def xinfo_groups(request: Request) -> Reply:
     """XINFO GROUPS key -> a map for each group, in byte order of their names."""
-    stream = _need_stream(request)
+    stream = request.existing_stream(request.argv[2])
     known = request.db.groups(stream)
     if len(known) > (_MANY_IN_MEMORY if known.are_in_memory else _MANY_ROWS):
         return in_slices(request, _list_many_groups)
@@ -303,7 +295,7 @@ def xinfo_groups(request: Request) -> Reply:
 
 def _list_many_groups(request: Request) -> Work:
     view = yield from wait_for_view()
-    shown = _ShownGroups(view, _need_stream(request), request.session.resp)
+    shown = _ShownGroups(view, request.existing_stream(request.argv[2]), request.session.resp)
     return LongReply(shown.groups(), view.hold())
 
 
@@ -338,7 +330,7 @@ def xinfo_consumers(request: Request) -> Reply:
 
 
 def _need_group(request: Request) -> tuple[Stream, Group]:
-    stream = _need_stream(request)
+    stream = request.existing_stream(request.argv[2])
     group = request.db.groups(stream).get(request.argv[3])
     if group is None:
         raise no_group_of_key(request.argv[2], request.argv[3])

@@ -139,7 +139,7 @@ def type_(request: Request) -> str:
 @command("RENAME key newkey", Flag.WRITE, summary="Renames a key and overwrites the destination.")
 def rename(request: Request) -> Reply:
     """RENAME key newkey -> OK.  Onto itself it does nothing, but the key has to exist."""
-    stream, new_key = _existing(request, request.argv[1]), request.argv[2]
+    stream, new_key = request.existing_stream(request.argv[1]), request.argv[2]
     if new_key != stream.key:
         request.db.rename(stream, new_key)
         request.txn.changes += 1
@@ -149,19 +149,12 @@ def rename(request: Request) -> Reply:
 @command("RENAMENX key newkey", Flag.WRITE | Flag.FAST, summary="Renames a key unless the destination exists.")
 def renamenx(request: Request) -> int:
     """RENAMENX key newkey -> 1, or 0 when newkey exists."""
-    stream, new_key = _existing(request, request.argv[1]), request.argv[2]
+    stream, new_key = request.existing_stream(request.argv[1]), request.argv[2]
     if request.db.stream(new_key, request.now_ms) is not None:
         return 0
     request.db.rename(stream, new_key)
     request.txn.changes += 1
     return 1
-
-
-def _existing(request: Request, key: bytes) -> Stream:
-    stream = request.db.stream(key, request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
-    return stream
 
 
 @command(

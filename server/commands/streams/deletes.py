@@ -160,9 +160,7 @@ def _acknowledge(groups: Groups, group: Group, packed_ids: list[bytes], referenc
 )
 def xmaxdeleted(request: Request) -> Reply:
     """XMAXDELETED key id -> OK.  The XDEL before it in the log was a trim.  Read from a log, never from a client."""
-    stream = request.db.stream(request.argv[1], request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
+    stream = request.existing_stream(request.argv[1])
     stream.max_deleted_id = parse_entry_id(request.argv[2])
     stream.touch()
     return OK

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 def xcfgset(request: Request) -> Reply:
     """XCFGSET key [IDMP-DURATION s] [IDMP-MAXSIZE n] -> OK.  A changed setting forgets the stream's records."""
     args = Args(request.argv)
-    stream = request.db.stream(args.take(), request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
+    stream = request.existing_stream(args.take())
     duration_s: int | None = None
     max_records: int | None = None
     while len(args):
@@ -69,9 +67,7 @@ def xidmprecord(request: Request) -> Reply:
         raise CommandError("ERR producer ID must be non-empty")
     if not iid:
         raise CommandError("ERR idempotent ID must be non-empty")
-    stream = request.db.stream(key, request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
+    stream = request.existing_stream(key)
     # a trim of the same XADD may have taken the entry before its record is replayed
     if not stream.has(entry_id) and not request.from_log:
         raise CommandError("ERR No such message in stream")
@@ -95,9 +91,7 @@ def xidmprecord(request: Request) -> Reply:
 )
 def xidmphit(request: Request) -> Reply:
     """XIDMPHIT key: a duplicate was refused.  Read from a log, never from a client."""
-    stream = request.db.stream(request.argv[1], request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
+    stream = request.existing_stream(request.argv[1])
     Idempotence(stream).count_duplicate()
     return OK
 
@@ -111,8 +105,6 @@ def xidmphit(request: Request) -> Reply:
 def xidmpcounts(request: Request) -> Reply:
     """XIDMPCOUNTS key added duplicates.  Read from a log, never from a client."""
     args = Args(request.argv)
-    stream = request.db.stream(args.take(), request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
+    stream = request.existing_stream(args.take())
     Idempotence(stream).set_counts(args.take_int(), args.take_int())
     return OK

@@ -270,9 +270,7 @@ def xsetid(request: Request) -> Reply:
                 raise CommandError(SETID_BELOW_GIVEN_MAX_DELETED)
         else:
             raise CommandError(errors.SYNTAX)
-    stream = request.db.stream(key, request.now_ms)
-    if stream is None:
-        raise CommandError(errors.NO_SUCH_KEY)
+    stream = request.existing_stream(key)
     if last_id < stream.max_deleted_id and not request.from_log:
         raise CommandError(SETID_BELOW_MAX_DELETED)
     if stream.length:

@@ -237,7 +237,12 @@ def dump_group(group: Group) -> dict[str, Any]:
     ]
     assert len(pending) == group.pel_count
     consumers = [
-        (consumer.name, consumer.seen_ms, consumer.active_ms, [entry.entry_id for entry in group.pending_of(consumer)])
+        (
+            consumer.name,
+            consumer.seen_ms,
+            consumer.active_ms,
+            [entry.entry_id for entry in group.pending(consumer=consumer)],
+        )
         for consumer in group.consumers.in_order()
     ]
     return {
