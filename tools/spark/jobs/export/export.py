@@ -4,8 +4,8 @@
 
 The ledger (`ledger.py`) says how far each stream has been written.  A run reads the entries after that.  A run reports
 an error if a stream has lost entries in between, was deleted, or is another stream, and if the store is another store.
-The partition `key` is for people and for queries, so a key that cannot be the name of a directory is shortened there.
-A column of each file has the unchanged key.
+The partition `key` is for people and for queries, so a key that cannot be the name of a directory is shortened there,
+as is one whose directory would be that of another key.  A column of each file has the unchanged key.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ _ESCAPED: Final = r"[^\x01-\x1f\"#%'*/:=?\\\x7f{\[\]^]"
 _LONGEST_NAME: Final = 200  # of 255, less `key=`
 _KEPT_LETTERS: Final = 40
 _NO_NAMES: Final = {"": "(empty)", "__HIVE_DEFAULT_PARTITION__": "(hive default partition)"}
+# Keys that say what stands for another key: for one that was shortened, or, byte for byte, for a byte that is no text.
+_LIKE_SHORT: Final = "~[0-9a-f]{16}\\z"
+_LIKE_BYTE: Final = r"\\x[0-9a-f]{2}"
 
 
 @dataclass
@@ -358,14 +361,17 @@ def _laid_out(entries: DataFrame, *, is_plain: bool) -> DataFrame:
 
 
 def _directory_name() -> Column:
-    """The key as text; if the name of its directory would be too long, its beginning and a digest."""
-    text = fn.replace(fn.col("_key"), fn.lit("\0"), fn.lit("\\x00"))
-    for key, name in _NO_NAMES.items():
-        text = fn.when(text == key, fn.lit(name)).otherwise(text)
+    """The key as text; its beginning and a digest, where that is too long or the directory of another key as well."""
+    key, text = fn.col("_key"), fn.replace(fn.col("_key"), fn.lit("\0"), fn.lit("\\x00"))
+    for none, name in _NO_NAMES.items():
+        text = fn.when(text == none, fn.lit(name)).otherwise(text)
     escaped = fn.length(fn.regexp_replace(text, _ESCAPED, ""))
+    is_long = fn.octet_length(text) + 2 * escaped > _LONGEST_NAME
+    letters = fn.decode(fn.col("_key_binary"), "ISO-8859-1")
+    is_taken = key.isin(*_NO_NAMES.values()) | key.rlike(_LIKE_SHORT) | letters.rlike(_LIKE_BYTE)
     digest = fn.substring(fn.sha2(fn.col("_key_binary"), 256), 1, 16)
     short = fn.concat(fn.substring(text, 1, _KEPT_LETTERS), fn.lit("~"), digest)
-    return fn.when(fn.octet_length(text) + 2 * escaped > _LONGEST_NAME, short).otherwise(text)
+    return fn.when(is_long | is_taken, short).otherwise(text)
 
 
 if __name__ == "__main__":

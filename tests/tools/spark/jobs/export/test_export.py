@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow.dataset as ds
 import pytest
@@ -94,6 +96,37 @@ def test_two_exports_have_every_entry_once(
     for snapshot in ("s2", "s1"):
         assert report("export", tmp_path / snapshot, out)["runs"] == []
     assert [path.name for path in sorted(out.glob("_riverbed/[!.]*"))] == ["00000001.json", "00000002.json", "lock"]
+
+
+def test_each_key_has_a_directory_of_its_own_and_an_ordinary_one_has_its_name(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    ordinary = ["orders", "Orders", "é", "a b", "a~b", ".", "..", "(x)", "a\\b", "\\x0", "%41", "A", "~0123456789abcde"]
+    long = "k" * 400
+    short = f"{long[:40]}~{hashlib.sha256(long.encode()).hexdigest()[:16]}"
+    strange = [
+        *(b"", b"(empty)", b"__HIVE_DEFAULT_PARTITION__", b"(hive default partition)"),
+        *(b"\xff", b"\\xff", b"\\\xff", b"\\\\xff", b"\xff\\xff", b"\\xff\xff", b"\xff\xff", b"\0", b"\\x00", b"\xc3"),
+        *(long.encode(), short.encode(), b"(empty)~" + hashlib.sha256(b"(empty)").hexdigest()[:16].encode()),
+    ]
+    product = Product(tmp_path / "data", HandClock(FIRST_MS))
+    for key in (*ordinary, *strange):
+        product.run("XADD", key, "1-0", "n", 1)
+    product.close()
+    taken = take_snapshot(product.directory, tmp_path / "s", program="test").path
+
+    assert report("export", taken, tmp_path / "out")["rows"] == len(ordinary) + len(strange)
+
+    found: dict[bytes, str] = {}
+    for directory in (tmp_path / "out").glob("key=*"):
+        keys = {row["key_binary"] for row in ds.dataset(directory).to_table(["key_binary"]).to_pylist()}
+        assert len(keys) == 1, (directory.name, keys)
+        found[keys.pop()] = unquote(directory.name.removeprefix("key="))
+    assert len(found) == len(ordinary) + len(strange)
+    assert [found[key.encode()] for key in ordinary] == ordinary
+    assert found[b""] == "(empty)"
+    assert found[b"\xff"] == "\\xff"
+    assert found[long.encode()] == short
 
 
 def test_fields_become_columns(
