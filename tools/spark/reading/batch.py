@@ -22,6 +22,7 @@ from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.filters import push
 from riverbed.tools.spark.reading.locations import Place, may_have_columns, open_place, resolve
+from riverbed.tools.spark.reading.named import require_named
 from riverbed.tools.spark.reading.options import ReadOptions, Table, read_options
 from riverbed.tools.spark.reading.plan import Span, plan
 from riverbed.tools.spark.reading.schemas import (
@@ -95,6 +96,7 @@ class SnapshotReader(DataSourceReader):
         options = self.options
         try:
             places = resolve(options)
+            require_named(places, options)
             if options.table is Table.ENTRIES and options.starts_at_id and options.fail_on_data_loss:
                 _require_beginning(places, options)
             if options.table is Table.ENTRIES:

@@ -39,6 +39,7 @@ from riverbed.tools.columns.decode import EntryBatch
 from riverbed.tools.columns.projection import MAX_FIELDS, column_name
 from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.reading.locations import open_place, resolve
+from riverbed.tools.spark.reading.named import require_named
 from riverbed.tools.spark.reading.options import ReadOptions, Table
 from riverbed.tools.spark.reading.plan import plan
 from riverbed.tools.spark.reading.streamwalk import fetch_span
@@ -129,7 +130,9 @@ def _fields(common: dict[bytes, _Seen], options: ReadOptions) -> list[StructFiel
 def _sample(options: ReadOptions) -> Iterator[EntryBatch]:
     """About as many entries as the options say, spread over what is read."""
     spread = replace(options, min_partitions=_SPREAD, max_records=0)
-    spans = plan(resolve(options), spread, os.cpu_count() or 1)
+    places = resolve(options)
+    require_named(places, options)
+    spans = plan(places, spread, os.cpu_count() or 1)
     left = options.sampled_entries
     for number, span in enumerate(spans):
         take = -(-left // (len(spans) - number))

@@ -110,6 +110,10 @@ class ReadOptions:
             return False
         return self.pattern is None or Glob(self.pattern).matches(key)
 
+    def named(self) -> set[tuple[int | None, bytes]]:
+        """The streams that are named one by one; without a database, each has the key."""
+        return {*(self.names or ()), *((self.db, key) for key in self.streams or ())}
+
     def range_of(self, db: int, key: bytes) -> Range:
         """The IDs of one stream that are asked for."""
         if not self.starts and not self.ends:

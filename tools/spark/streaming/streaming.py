@@ -13,6 +13,7 @@ before they were read are a DataLossError (`continuity.py`), unless failOnDataLo
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -31,6 +32,7 @@ from riverbed.tools.spark.errors import DataLossError, OptionError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
 from riverbed.tools.spark.reading.locations import Place, live_place, may_have_columns, open_place, series
+from riverbed.tools.spark.reading.named import absent_text
 from riverbed.tools.spark.reading.options import ReadOptions, Table
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import entry_columns
@@ -72,6 +74,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._target: Offset | None = None
+        self._absent: set[tuple[int | None, bytes]] = set()  # streams that are named and not there, at the last look
+        self._has_warned = False
         entry_columns(schema, options)
 
     # -- offsets, on the driver ----------------------------------------------------------------------------------------
@@ -95,6 +99,10 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._advance(place, begin, most)
             if end.streams != begin.streams:
                 return end.to_json()
+        if self._absent and not self._has_warned:
+            self._has_warned = True
+            what = f"{absent_text(self._absent)} {self._options.paths[0]}"
+            warnings.warn(f"{what}: the query reads it as soon as it is there", stacklevel=2)
         return start
 
     def reportLatestOffset(self) -> Json | None:
@@ -133,6 +141,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of the next batch if it is read from `place`: about `most` rows at most.  Raises DataLossError."""
         with self._reading(place) as reader:
             here = {(each.db, each.key): each for each in streams_of(reader, _everything(place), self._options)}
+            self._absent = self._options.named() - {*here, *((None, key) for _, key in here)}
             self._require_store(reader, place, begin, here)
             ends = self._require_streams(begin, here)
             waiting = []

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import redis
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo
 from pyspark.sql.types import StructType
 
 from riverbed.store.ids import make_id
 from riverbed.tools.columns.streams import Range
-from riverbed.tools.spark.errors import OptionError
-from riverbed.tools.spark.reading.options import names_text, offsets_text, read_options
+from riverbed.tools.spark.errors import OptionError, SourceError
+from riverbed.tools.spark.reading.batch import SnapshotReader
+from riverbed.tools.spark.reading.options import Table, names_text, offsets_text, read_options
+from riverbed.tools.spark.reading.schemas import default_schema
 from riverbed.tools.spark.source import RiverbedSource
+from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
+from tests.tools.spark.stores import freeze, rows_read
 
 STARTS = {(0, b"\xff/%"): make_id(5, 7), (3, b""): make_id(1, 0)}
 
@@ -61,12 +68,69 @@ def test_streams_are_picked_by_any_name(spark: SparkSession, server: RiverbedSer
     client = redis.Redis(port=server.port)
     for key in ("a", "a,b", b"\xff", "\\xff"):
         client.xadd(key, {"n": 1})
+    redis.Redis(port=server.port, db=1).xadd("a", {"n": 1})
     client.save()
 
     read = spark.read.format("riverbed").option("streams", names_text([(0, b"a,b"), (0, b"\xff"), (1, b"a")]))
-    rows = read.schema("_key_binary binary").load(str(server.directory)).collect()
+    rows = read.schema("_db int, _key_binary binary").load(str(server.directory)).collect()
 
-    assert sorted(bytes(row._key_binary) for row in rows) == [b"a,b", b"\xff"]
+    assert sorted((row._db, bytes(row._key_binary)) for row in rows) == [(0, b"a,b"), (0, b"\xff"), (1, b"a")]
+    read = spark.read.format("riverbed").option("stream", "\\xff").schema("_key_binary binary")
+    assert [bytes(row._key_binary) for row in read.load(str(server.directory)).collect()] == [b"\\xff"]
+
+
+@pytest.fixture
+def frozen(tmp_path: Path) -> Path:
+    product = Product(tmp_path / "data", HandClock())
+    for key in ("orders:1", "orders:2", b"\xff", "other"):
+        product.run("XADD", key, "1-0", "n", 1)
+    product.run("SELECT", 1)
+    product.run("XADD", "one", "1-0", "n", 1)
+    return freeze(product, tmp_path / "monday")
+
+
+@pytest.mark.parametrize("table", Table)
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"stream": "order:1"}, "no stream order:1 in monday; names like it: orders:1"),
+        ({"stream": "x"}, "no stream x in monday"),
+        ({"stream": "orders:1,orders:2"}, "no stream orders:1,orders:2 in monday; names like it: orders:2, orders:1"),
+        ({"streams": "orders:1, orders:8"}, "no stream orders:8 in monday; names like it: orders:2"),
+        ({"stream": "one", "db": 0}, 'no stream one in database 0 of monday; names like it: .* \\["1/one"\\]'),
+        ({"stream": "\\xff"}, r'no stream \\\\xff in monday; names like it: option streams with \["0/%FF"\]'),
+        ({"streams": '["1/other"]'}, 'no stream other in database 1 of monday; names like it: .*\\["0/other"\\]'),
+    ],
+)
+def test_a_name_that_no_stream_has_is_told_with_those_that_are_like_it(
+    frozen: Path, table: Table, options: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(SourceError, match=reason):
+        rows_read(frozen, table, **options)
+
+
+def test_a_pattern_a_filter_and_a_database_may_have_no_stream(frozen: Path) -> None:
+    for options in ({"streamPattern": "order:1"}, {"db": 7}):
+        assert rows_read(frozen, **options) == []
+    reader = SnapshotReader(read_options({"path": str(frozen), "stream": "other"}), default_schema(Table.ENTRIES))
+    assert list(reader.pushFilters([EqualTo(("key",), "orders:1")])) == []
+    assert reader.partitions() == []
+
+
+def test_a_name_need_not_be_in_every_snapshot(tmp_path: Path) -> None:
+    for key in ("s", "t"):
+        product = Product(tmp_path / "data", HandClock())
+        product.run("XADD", key, "1-0", "n", 1)
+        freeze(product, tmp_path / "snapshots" / key)
+
+    assert [row["snapshot"] for row in rows_read(tmp_path / "snapshots", stream="t")] == ["t"]
+    with pytest.raises(SourceError, match="no stream tt in s and 1 more"):
+        rows_read(tmp_path / "snapshots", stream="tt")
+
+
+def test_a_schema_is_not_inferred_of_a_name_that_no_stream_has(frozen: Path) -> None:
+    with pytest.raises(SourceError, match="no stream order:1 in monday"):
+        RiverbedSource({"path": str(frozen), "stream": "order:1", "inferSchema": "true"}).schema()
 
 
 def test_names_and_policies_can_be_picked_as_they_are(spark: SparkSession, server: RiverbedServer) -> None:

@@ -104,6 +104,28 @@ def test_a_stream_may_begin_with_what_comes_from_now_on(server: RiverbedServer) 
     assert [row for batch in batches for row in batch.to_pydict()["n"]] == [2]
 
 
+def test_a_query_waits_for_a_stream_that_is_not_there_yet_and_says_so_once(
+    server: RiverbedServer, recwarn: pytest.WarningsRecorder
+) -> None:
+    client = redis.Redis(port=server.port)
+    client.xadd("s", {"n": 1}, id="1-0")
+    client.save()
+    reader = RiverbedSource({"path": str(server.directory), "streams": "s,t"}).streamReader(
+        StructType().add("n", "integer")
+    )
+    begin = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    for _ in range(2):
+        assert reader.latestOffset(begin, ReadAllAvailable()) == begin
+    [warning] = [str(each.message) for each in recwarn]
+    assert warning == f"there is no stream t in {server.directory}: the query reads it as soon as it is there"
+    client.xadd("t", {"n": 2}, id="1-0")
+    client.save()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    batches = [batch for part in reader.partitions(begin, end) for batch in reader.read(part)]
+    assert [row for batch in batches for row in batch.to_pydict()["n"]] == [2]
+    assert len(recwarn) == 1
+
+
 def test_what_was_trimmed_before_it_was_read_is_told(
     spark: SparkSession, server: RiverbedServer, tmp_path: Path
 ) -> None:
