@@ -8,6 +8,7 @@ half, fails to sync or forgets what was not synced.  This module knows no format
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import sys
@@ -46,6 +47,9 @@ class Files(Protocol):
 
     def read_at(self, fd: int, size: int, position: int, /) -> bytes:
         """At most `size` bytes from `position`; fewer only where the file ends."""
+
+    def next_data(self, fd: int, position: int, /) -> int:
+        """The first byte from `position` on that is in no hole of a sparse file; the file's size without one."""
 
     def sync(self, fd: int, /) -> None:
         """Make contents and length durable."""
@@ -104,6 +108,17 @@ def _read_at(fd: int, size: int, position: int, /) -> bytes:
     return b"".join(parts)
 
 
+def _next_data(fd: int, position: int, /) -> int:
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole is left
+            return max(position, os.fstat(fd).st_size)
+        if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that knows no holes
+            return position
+        raise
+
+
 class OsFiles:
     """`Files` on the operating system.  `write_at` is `os.pwrite` itself: no Python frame on the hot path.
 
@@ -115,6 +130,7 @@ class OsFiles:
     truncate = staticmethod(os.ftruncate)
     sync = staticmethod(_sync)
     read_at = staticmethod(_read_at)
+    next_data = staticmethod(_next_data)
 
     def create(self, path: Path, /) -> int:
         return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

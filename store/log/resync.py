@@ -18,6 +18,7 @@ from typing import Final
 
 from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
+from riverbed.store.log.files.holes import Holes
 from riverbed.store.log.reader import LogPart
 from riverbed.store.position import LogPosition
 
@@ -53,9 +54,13 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
 
 
 def _write_again(source: int, target: int, start: int, end: int, files: Files) -> None:
+    holes = Holes(files, source)
     while start < end:
         data = files.read_at(source, min(_CHUNK_BYTES, end - start), start)
         if not data:
             return  # the file became shorter: the reader decides what that means
+        if holes.has(data, start):  # it would take space, and a torn tail in it is cut off
+            start = holes.behind(start + len(data))
+            continue
         write_all_at(files, target, data, start)
         start += len(data)

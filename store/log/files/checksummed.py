@@ -17,6 +17,7 @@ from riverbed.store.checksum import crc32c
 from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.files.batch import Batch, is_preface
+from riverbed.store.log.files.holes import Holes
 from riverbed.store.log.files.part_reader import CHUNK_BYTES, PartReader
 from riverbed.store.log.files.requests import whole_requests
 from riverbed.store.position import LogPosition
@@ -148,9 +149,12 @@ class ChecksummedReader(PartReader):
         offsets lie before `offset`.  A forgery with a right offset stops the start instead of being cut off, which is
         the safe side.
         """
-        at = start
-        while True:
+        at, holes = start, Holes(self._files, self._fd)
+        while at < self._size:
             data = self._read(at, min(CHUNK_BYTES, self._size - at))
+            if holes.has(data, at):
+                at = holes.behind(at + len(data))
+                continue
             mark = 0
             while (mark := data.find(b"\n" + log_lines.ANNOTATION_START, mark) + 1) > 0:
                 annotation = log_lines.parse_annotation(data, mark)
@@ -165,6 +169,7 @@ class ChecksummedReader(PartReader):
             if at + len(data) == self._size:
                 return None
             at += len(data) - log_lines.MAX_ANNOTATION_BYTES - 1
+        return None
 
     def _is_batch_after(self, offset: int, begin: int, annotation: Annotation) -> bool:
         """Whether a sound batch that ends in `annotation` stands at `begin`, and begins at `offset` or later."""

@@ -182,6 +182,9 @@ class FaultyFiles:
         self._step("read_at")
         return bytes(self._open[fd][0].data[position : position + size])
 
+    def next_data(self, fd: int, position: int, /) -> int:
+        return position  # no file has holes
+
     def sync(self, fd: int, /) -> None:
         inode, _ = self._open[fd]
         try:
