@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +24,7 @@ from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress, ignore
-from riverbed.store.snapshot.reader import Snapshot, open_snapshot
+from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
 from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.snapshot.totals import open_compared
@@ -32,9 +34,11 @@ from riverbed.store.tables.groups import LiveGroup, live_groups
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import keyspaces, stream_row
 from riverbed.tools.console.console import Failure
+from riverbed.tools.live.target import server_address
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 _MAP_BYTES: Final = 1 << 40
+_URL: Final = re.compile("rediss?:/")  # a path has lost one of the slashes
 VERIFYING: Final = "comparing with checksums"
 
 
@@ -51,6 +55,8 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
             tables = Tables(path, _MAP_BYTES, readonly=True)
         except lmdb.NotFoundError:
             raise Failure(f"the store in {path} has no checkpoint yet, and so no data") from None
+    elif (reason := _is_no_store(path)) is not None:
+        raise Failure(reason)
     elif (path / LOG_DIRECTORY).is_dir():
         refuse_redis(path, OsFiles())
         raise Failure(f"{path} has a log and no tables: start riverbed-server on it once, which makes them")
@@ -62,12 +68,8 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
             snapshot.verify(lambda done: progress(VERIFYING, done, snapshot.size_bytes))
             refuse_broken_pages(snapshot, progress)
         tables, now_ms = open_compared(snapshot), snapshot.manifest.time_ms
-    elif path.is_dir():
-        raise Failure(f"{path} is empty: neither a data directory nor a snapshot")
-    elif path.exists():
-        raise Failure(f"{path} is a file: neither a data directory nor a snapshot")
     else:
-        raise Failure(f"there is no {path}")
+        raise Failure(f"{path} is {'empty' if path.is_dir() else 'a file'}: neither a data directory nor a snapshot")
     try:
         with tables.env.begin(db=tables.handles["meta"]) as txn:
             if txn.get(b"databases") is None:
@@ -75,6 +77,24 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
         yield tables, now_ms
     finally:
         tables.close()
+
+
+def _is_no_store(path: Path) -> str | None:
+    """What to name in the place of `path`, if it is a server, is in a store or holds snapshots, or is not there."""
+    if not path.exists():
+        if _URL.match(str(path)) or server_address(str(path)) is not None:
+            return (
+                f"{path} is a server, and this reads files: name its data directory, while it runs too, or a snapshot"
+            )
+        return f"there is no {path}: name a data directory or a snapshot"
+    whole = Path(os.path.abspath(path))
+    for home in whole.parents[:2]:
+        is_part = whole.relative_to(home).parts[0] in (STATE_DIRECTORY, LOG_DIRECTORY)
+        if is_part and (home / STATE_DIRECTORY / DATA_NAME).exists():
+            return f"{path} is in the data directory {home}: name that, or a snapshot"
+    if path.is_dir() and not (path / MANIFEST_NAME).exists() and (inside := list_snapshots(path)):
+        return f"{path} is a folder of snapshots: name one of them, such as {inside[-1].path}"
+    return None
 
 
 def refuse_broken_pages(snapshot: Snapshot, progress: Progress) -> None:

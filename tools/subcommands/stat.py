@@ -121,6 +121,8 @@ def _stats(
     target: str, tls: TlsOptions, is_wanted: Callable[[bytes], bool], progress: Progress
 ) -> Iterator[StreamStat]:
     address = server_address(target, tls)
+    if address is None and not Path(target).exists():
+        raise Failure(f"there is no {target}: name a data directory, a snapshot, or a server as HOST:PORT")
     if address is None:
         yield from store_stats(Path(target), is_wanted, progress)
         return

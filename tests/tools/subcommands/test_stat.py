@@ -261,7 +261,8 @@ def test_what_cannot_be_looked_at_is_said_with_status_2(tmp_path: Path, start_ri
     port = server.port
     (tmp_path / "half" / "appendonlydir").mkdir(parents=True)
     for target, words in (
-        (tmp_path / "none", "there is no"),
+        (tmp_path / "none", "none: name a data directory, a snapshot, or a server as HOST:PORT"),
+        ("localhost", "there is no localhost: name a data directory, a snapshot, or a server as HOST:PORT"),
         (tmp_path / "logs", "not a snapshot"),
         (server.log_path, "is a file"),
         (tmp_path / "half", "has a log and no tables"),
