@@ -33,6 +33,8 @@ INVALID_WORD_COUNT: Final = "ERR Invalid number of arguments specified for comma
 
 # Names that are looked up before other clients have their turn.
 _NAMES_A_SLICE: Final = 500
+# What Redis notes about how a command uses its keys.
+_NOTES: Final = {b"xadd": b"UPDATE instead of INSERT because of the optional trimming feature"}
 _OURS: Final = Flag.IMMEDIATE | Flag.LOG_ONLY | Flag.SUBSCRIBER | Flag.GUARDED | Flag.SHOWS_TABLES
 
 # -- the table, walked -------------------------------------------------------------------------------------------------
@@ -88,14 +90,16 @@ def _key_specs(row: Command, as_set: Callable[[Iterable[bytes]], Reply]) -> list
             last=last,
             step=spec.step,
             limit=0,
+            notes=_NOTES.get(row.full_name),
         )
         for number, access in enumerate(accesses)
     ]
 
 
-def _key_spec(access: Reply, search: Reply, *, last: int, step: int, limit: int) -> Reply:
+def _key_spec(access: Reply, search: Reply, *, last: int, step: int, limit: int, notes: bytes | None = None) -> Reply:
     find = {b"type": b"range", b"spec": {b"lastkey": last, b"keystep": step, b"limit": limit}}
-    return {b"flags": access, b"begin_search": search, b"find_keys": find}
+    spec: Reply = {b"flags": access, b"begin_search": search, b"find_keys": find}
+    return spec if notes is None else {b"notes": notes, **spec}
 
 
 # -- COMMAND INFO ------------------------------------------------------------------------------------------------------

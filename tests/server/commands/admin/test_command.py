@@ -240,13 +240,10 @@ NEWER_THAN_THE_ORACLE = {
 
 
 def plain(node: Node) -> Any:
-    """A reply as lists and text; maps with `notes` lose them, as they are prose of Redis's own."""
+    """A reply as lists and text."""
     if node.children is None:
         return int(node.text) if node.kind == ":" else node.text.decode()
-    items = [plain(child) for child in node.children]
-    if items[:1] == ["notes"]:
-        items = items[2:]
-    return items
+    return [plain(child) for child in node.children]
 
 
 def described(client: RawClient, name: str) -> dict[str, Any] | None:
