@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 from riverbed.store.disk.spill import Spill
-from riverbed.store.format import log_lines as logformat
+from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import CommandCollector, ShortFrame
 from riverbed.store.wire import IS_NATIVE, LOGGED, LoggedRequest, parse_front, words_of
 
@@ -84,7 +84,7 @@ def without_comments(data: bytes, covered: int, command_bytes: int) -> bytes:
     parts = []
     at = 0
     while at < covered:
-        words, end = logformat.parse_frame(data, at)
+        words, end = log_lines.parse_frame(data, at)
         if words is not None:
             parts.append(data[at:end])
         at = end
@@ -120,7 +120,7 @@ def _take_frame(read: Callable[[int, int], bytes], start: int, covered: int, fou
     while True:
         data = read(start, min(start + window, covered))
         try:
-            words, size = logformat.parse_frame(data, 0)
+            words, size = log_lines.parse_frame(data, 0)
         except ShortFrame as short:
             if start + window >= covered:
                 raise
