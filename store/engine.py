@@ -48,7 +48,7 @@ from riverbed.store.running.batches import Batches
 from riverbed.store.running.checkpoint import Checkpoints, Durability
 from riverbed.store.running.live_state import LiveState
 from riverbed.store.running.log_keeper import LogKeeper
-from riverbed.store.running.refusals import Refusals, reason_of
+from riverbed.store.running.refusals import Refusals
 from riverbed.store.running.space import Space
 from riverbed.store.running.statements import Statements
 from riverbed.store.tables.environment import Tables
@@ -315,8 +315,7 @@ class Engine:
         try:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
         except (DamagedRowError, lmdb.Error) as error:
-            self._tables_failed(error)
-            raise
+            raise self._tables_failed(error) from None
         self.space.uncommitted_bytes = 0
         self._changes_at_checkpoint = self.txn.changes
         self.txn.swept = False
@@ -340,16 +339,16 @@ class Engine:
         try:
             write()
         except (DamagedRowError, lmdb.Error) as error:
-            self._tables_failed(error)
-            raise
+            raise self._tables_failed(error) from None
 
-    def _tables_failed(self, error: DamagedRowError | lmdb.Error) -> None:
-        """Have the state as it was before LMDB could not write.  Raises StateLostError."""
+    def _tables_failed(self, error: DamagedRowError | lmdb.Error) -> DamagedRowError | lmdb.Error:
+        """Have the state as it was before LMDB could not write; -> the error to raise.  Raises StateLostError."""
         if isinstance(error, DamagedRowError):  # it is as it was
             self.checkpoints.blocked()
-            return
-        self.checkpoints.failed(reason_of(error))
+            return error
+        told = self.checkpoints.refused(error)
         self.state.restore(self.txn.changes)
+        return told
 
     def end_checkpoint(self) -> None:
         """Make the checkpoint that was begun durable, if there is one.  Raises LogWriteError, lmdb.Error."""

@@ -128,3 +128,5 @@ UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))
 NEARLY_FULL: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.MAP_NEARLY_FULL))
 # No more than what is kept free is left on the disk.
 DISK_LACKS_ROOM: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.DISK_FULL))
+# They end when there is room, on the disk or in the tables.
+LACKS_ROOM: Final = DISK_LACKS_ROOM | {Refusal.MAP_NEARLY_FULL, Refusal.MAP_FULL}

@@ -15,7 +15,7 @@ import lmdb
 
 from riverbed.server.background.readers import Readers
 from riverbed.store.databases import consumer_ttl
-from riverbed.store.errors import DamagedRowError, StateLostError
+from riverbed.store.errors import LACKS_ROOM, DamagedRowError, StateLostError
 from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ class Maintenance:
         if self._reported_refusal is refusal:
             return
         if refusal is None:
-            log.info("there is space again: writes are taken")
+            is_about_space = self._reported_refusal in LACKS_ROOM
+            log.info("there is space again: writes are taken" if is_about_space else "writes are taken again")
         else:
             log.warning("%s: writes are refused", refusal.value)
         self._reported_refusal = refusal

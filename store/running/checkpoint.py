@@ -16,7 +16,7 @@ import lmdb
 
 from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.progress import ignore
-from riverbed.store.running.refusals import Refusals, reason_of
+from riverbed.store.running.refusals import Refusals
 
 if TYPE_CHECKING:
     from riverbed.store.log.append_log import Log
@@ -135,6 +135,11 @@ class Checkpoints:
         self.last_ok = False
         self._refusals.tables_failed(reason)
 
+    def refused(self, error: lmdb.Error) -> lmdb.Error:
+        """As `failed`, because of `error`; -> the error to raise, which says more."""
+        self.last_ok = False
+        return self._refusals.commit_failed(error)
+
     def blocked(self) -> None:
         """Note that a damaged row is in the way of a checkpoint.  Nothing is lost, and writes are taken for a while."""
         self.last_ok = False
@@ -156,8 +161,7 @@ class Checkpoints:
             self._refusals.log_failed(error, is_broken=True)
             raise
         except lmdb.Error as error:
-            self.failed(reason_of(error))
-            raise
+            raise self.refused(error) from None
         self.count += 1
         self.last_ok = True
         self.last_ms = int(self._clock.time() * 1000)

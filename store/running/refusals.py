@@ -52,6 +52,20 @@ class Refusals:
         elif self.reason is None:
             self.reason = reason
 
+    def commit_failed(self, error: lmdb.Error) -> lmdb.Error:
+        """Refuse writes because LMDB could not commit; -> the error to raise in place of `error`.
+
+        LMDB reports a disk that takes only a part of a write as one that has failed.  Free space tells them apart.
+        """
+        reason = reason_of(error)
+        if str(error).endswith(os.strerror(errno.EIO)):
+            free = self._space.free_if_short(self._txn.copied_bytes)
+            if free is not None:
+                reason = Refusal.DISK_FULL
+                error = type(error)(f"{error}; the disk may be full: {free} bytes are free")
+        self.tables_failed(reason)
+        return error
+
     def checkpoint_blocked(self) -> None:
         """Refuse writes if damage keeps too much of the log out of the tables: most damage is mended long before."""
         if self._space.is_overdue:

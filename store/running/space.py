@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # The bytes of pages that a checkpoint may write for a byte of log: half-full pages, and copies of the pages above them.
 _PAGES_A_LOGGED_BYTE: Final = 3
+# However little was logged, it writes a path of pages in most of the tables.
+_LEAST_CHECKPOINT_BYTES: Final = 256 << 10
 # So many bytes of the log may be in no table because damage is in the way of checkpoints; then writes are refused.
 MAX_UNCOMMITTED_BYTES: Final = 32 << 20
 
@@ -63,6 +65,18 @@ class Space:
         except OSError:
             return False
         return free - reserve - (reserve >> 2) >= size
+
+    def free_if_short(self, copied_bytes: int) -> int | None:
+        """The bytes that are free, if a checkpoint may need more; None if not, or if that cannot be measured.
+
+        It writes `copied_bytes` beside what was logged.
+        """
+        needed = _LEAST_CHECKPOINT_BYTES + _PAGES_A_LOGGED_BYTE * (self.uncommitted_bytes + copied_bytes)
+        try:
+            free = self._files.free_bytes(self._directory)
+        except OSError:
+            return None
+        return free if free < needed else None
 
     def is_won_by_rewrite(self, txn: Transaction, log_bytes: int) -> bool:
         """Whether a log of `log_bytes`, rewritten, would be shorter by what lets writes be accepted again.

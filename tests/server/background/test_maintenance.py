@@ -184,6 +184,31 @@ def test_the_log_says_that_writes_are_refused_and_that_they_are_taken_again(
     assert caplog.messages.count("the disk is nearly full: writes are refused") == 1
 
 
+@pytest.mark.parametrize(
+    ("refusal", "line"),
+    [
+        (Refusal.DISK_FULL, "there is space again: writes are taken"),
+        (Refusal.MAP_FULL, "there is space again: writes are taken"),
+        (Refusal.TABLES_UNWRITTEN, "writes are taken again"),
+        (Refusal.LOG_UNWRITTEN, "writes are taken again"),
+    ],
+)
+def test_the_log_speaks_of_space_only_where_it_was_short(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, refusal: Refusal, line: str
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        ticks.engine.refusals.reason = refusal
+        ticks.server.maintenance._report_refusal()
+        ticks.engine.check_space()
+        ticks.server.maintenance._report_refusal()
+        ticks.close()
+
+    with caplog.at_level("INFO", "riverbed"):
+        in_loop(body())
+    assert caplog.messages[-2:] == [f"{refusal.value}: writes are refused", line]
+
+
 def test_a_log_that_cannot_begin_its_next_file_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import MagicMock
 
 import lmdb
@@ -10,8 +12,17 @@ import pytest
 from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.ids import StreamID
 from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
+from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.planting import RefusingRows
 from tests.support.store.stores import Store, ids_of
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[Store]:
+    """A store whose log, and whose free space, are in memory."""
+    store = Store(tmp_path / "faulty", files=FaultyFiles())
+    yield store
+    store.engine.close(save=False)
 
 
 def refuse_commit(store: Store, error: lmdb.Error) -> None:
@@ -50,6 +61,37 @@ def test_the_refusal_after_a_checkpoint_names_what_failed(store: Store, error: l
     store.engine.check_space()
     store.checkpoint()
     assert store.engine.refusal is None
+
+
+SHORT_WRITE = f"mdb_txn_commit: {os.strerror(errno.EIO)}"
+
+
+def failing_checkpoint(store: Store, free: int | None) -> tuple[str, Refusal | None]:
+    """What a checkpoint says of a short write when so much is free, and why writes are refused then."""
+    store.commit()
+    assert isinstance(store.files, FaultyFiles)
+    store.files.free = free
+    refuse_commit(store, lmdb.DiskError(SHORT_WRITE))
+    with pytest.raises(lmdb.DiskError) as caught:
+        store.engine.checkpoint()
+    return str(caught.value), store.engine.refusal
+
+
+def test_a_commit_that_fails_on_a_disk_without_room_says_how_much_is_free(faulty: Store) -> None:
+    """LMDB has no word for a write of which the disk took a part."""
+    faulty.fill(b"s", 3)
+    told = f"{SHORT_WRITE}; the disk may be full: 12288 bytes are free"
+    assert failing_checkpoint(faulty, free=12_288) == (told, Refusal.DISK_FULL)
+
+
+@pytest.mark.parametrize(("size", "is_short"), [(1, False), (1 << 20, True)])
+def test_whether_a_disk_has_room_for_a_commit_depends_on_what_was_logged(
+    faulty: Store, size: int, is_short: bool
+) -> None:
+    faulty.fill(b"s", 1).append_entry(StreamID(2 << 64), [b"f", b"x" * size])
+    told, refusal = failing_checkpoint(faulty, free=2 << 20)
+    assert told.endswith("; the disk may be full: 2097152 bytes are free") == is_short
+    assert refusal is (Refusal.DISK_FULL if is_short else Refusal.TABLES_UNWRITTEN)
 
 
 def test_damage_in_the_way_of_checkpoints_refuses_writes_when_much_is_in_no_table(store: Store) -> None:
