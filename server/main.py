@@ -183,12 +183,23 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
         case errno.EADDRNOTAVAIL:
             return f"this machine has no such address to bind: {detail}"
         case errno.EACCES | errno.EPERM:
-            return f"no permission: {detail}"
+            return f"no permission: {detail}{_permissions(error)}"
         case errno.ENOSPC:
             return f"the disk is full: {detail}"
+        case errno.EFBIG:
+            return f"cannot start: {detail}; see `ulimit -f`, and how large a file may be on that disk"
         case errno.EEXIST | errno.ENOTDIR if config.dir.is_file():
             return f"cannot start: {config.dir} is not a directory"
     return f"cannot start: {detail}"
+
+
+def _permissions(error: OSError) -> str:
+    """What the file of `error` allows, and whom; nothing if that cannot be seen."""
+    try:
+        found = os.stat(error.filename)
+    except (OSError, TypeError, ValueError):
+        return ""
+    return f" ({stat.filemode(found.st_mode)}, of user {found.st_uid}; the server is user {os.geteuid()})"
 
 
 def _setting_in_use(error: OSError, config: Config) -> tuple[str, int]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.page_cache import CachedEnd
+from riverbed.store.disk.real_files import naming
 
 # Much data at once makes the server's own syncs wait, and the file is not finished sooner.  On a busy disk where nine
 # of ten syncs of 160 KB take up to 12 ms, they take up to 25 ms beside 8 MB at a time, 17 beside 2 MB and 16 beside
@@ -37,9 +38,10 @@ def cut_file(path: Path, size: int, files: Files, *, is_durable: bool = True) ->
     """Have the file `path` end at byte `size`, durably unless that does not matter.  Raises OSError."""
     fd = files.open_update(path)
     try:
-        files.truncate(fd, size)
-        if is_durable:
-            files.sync(fd)
+        with naming(path):
+            files.truncate(fd, size)
+            if is_durable:
+                files.sync(fd)
     finally:
         files.close(fd)
 

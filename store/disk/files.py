@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file
+from riverbed.store.disk.real_files import DIRECTORY_MODE, naming, open_file
 from riverbed.store.disk.removal import close_file
 
 
@@ -88,15 +88,29 @@ class Files(Protocol):
 
 
 def _sync(fd: int, /) -> None:
-    # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC is what survives a power cut.
-    if sys.platform == "darwin":
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fdatasync(fd)
+    try:
+        # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC is what survives a power cut.
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(fd)
+    except OSError as error:
+        _name(error, fd)
+        raise
+
+
+def _name(error: OSError, fd: int) -> None:
+    """Have the error name the file, where the system tells which one it is."""
+    with contextlib.suppress(OSError):
+        error.filename = os.readlink(f"/proc/self/fd/{fd}")
 
 
 def _read_at(fd: int, size: int, position: int, /) -> bytes:
-    data = os.pread(fd, size, position)
+    try:
+        data = os.pread(fd, size, position)
+    except OSError as error:
+        _name(error, fd)
+        raise
     if not data or len(data) == size:
         return data
     # A signal or the 2 GiB limit of one call may shorten a read in the middle of a file.
@@ -173,7 +187,8 @@ class OsFiles:
     def sync_directory(self, path: Path, /) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(fd)
+            with naming(path):
+                os.fsync(fd)
         finally:
             os.close(fd)
 

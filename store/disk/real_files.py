@@ -11,9 +11,11 @@ hard links.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +80,17 @@ def read_file(path: Path, most_bytes: int) -> bytes:
     """The first `most_bytes` of a file.  Raises UnsafeFileError for anything but a file, OSError."""
     with open(open_file(path, os.O_RDONLY), "rb") as file:
         return file.read(most_bytes)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an OSError of a call on a descriptor name its file, as those of calls on paths do."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
 
 
 def _is_there(path: Path, wanted: int) -> bool:

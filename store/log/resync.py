@@ -18,6 +18,7 @@ from typing import Final
 
 from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
+from riverbed.store.disk.real_files import naming
 from riverbed.store.log.files.holes import Holes
 from riverbed.store.log.reader import LogPart
 from riverbed.store.position import LogPosition
@@ -45,7 +46,8 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
     try:
         source = files.open_read(part.path)
         try:
-            _write_again(source, target, start, part.size, files)
+            with naming(part.path):
+                _write_again(source, target, start, part.size, files)
         finally:
             files.close(source)
         files.sync(target)

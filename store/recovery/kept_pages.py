@@ -20,6 +20,8 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
+from riverbed.store.disk.real_files import naming
+from riverbed.store.layout import LOCK_NAME
 from riverbed.store.tables.environment import LOCK_HEAD_BYTES, MAX_READERS, READER_BYTES, Tables
 
 _NUMBER_BYTES: Final = 8
@@ -47,5 +49,6 @@ def _become_oldest(tables: Tables, transaction_no: int) -> None:
     readers = os.pread(fd, READER_BYTES * MAX_READERS, LOCK_HEAD_BYTES)
     for at in range(0, len(readers), READER_BYTES):
         if readers.startswith(found, at):
-            os.pwrite(fd, bytes(_NUMBER_BYTES), LOCK_HEAD_BYTES + at)
+            with naming(tables.path / LOCK_NAME):
+                os.pwrite(fd, bytes(_NUMBER_BYTES), LOCK_HEAD_BYTES + at)
             break

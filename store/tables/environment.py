@@ -28,7 +28,14 @@ from typing import Any, Final, NamedTuple
 import lmdb
 
 from riverbed.store.disk.locks.serving import hold_instead_of_registering
-from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE, open_file, require_file, require_plain
+from riverbed.store.disk.real_files import (
+    DIRECTORY_MODE,
+    FILE_MODE,
+    naming,
+    open_file,
+    require_file,
+    require_plain,
+)
 from riverbed.store.errors import TABLE_DAMAGE, CorruptionError, StoreError, VersionError
 from riverbed.store.format.meta import (
     META_OF_CHECKPOINT,
@@ -70,6 +77,8 @@ LOCK_HEAD_BYTES: Final = 128
 READER_BYTES: Final = 64
 # A larger file is not walked at a start: 5 us a page would be 2.5 s for ten million entries.
 _WALKED_AT_START_BYTES: Final = 4 << 20
+# What the system says of a file that may not be opened, or not for writing.
+_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 _LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
@@ -359,6 +368,22 @@ class Tables:
 def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs: bool) -> lmdb.Environment:
     if is_locked and not readonly:
         _allocate(path / LOCK_NAME)
+    try:
+        return _open_at_once(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs=syncs)
+    except lmdb.Error as error:
+        if str(error).endswith(tuple(map(os.strerror, _FORBIDDEN))):
+            _require_access(path, os.O_RDONLY if readonly else os.O_RDWR)
+        raise
+
+
+def _require_access(path: Path, flags: int) -> None:
+    """Raise the OSError of the file that may not be opened: LMDB names only its folder."""
+    for name in (DATA_NAME, LOCK_NAME):
+        with contextlib.suppress(FileNotFoundError):
+            os.close(open_file(path / name, flags))
+
+
+def _open_at_once(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs: bool) -> lmdb.Environment:
     return lmdb.open(
         str(path),
         map_size=map_bytes,
@@ -387,9 +412,10 @@ def _allocate(lock_file: Path) -> None:
     fd = open_file(lock_file, os.O_RDWR | os.O_CREAT)
     try:
         if os.fstat(fd).st_blocks * 512 < _LOCK_FILE_BYTES:
-            os.posix_fallocate(fd, 0, _LOCK_FILE_BYTES)
+            with naming(lock_file):
+                os.posix_fallocate(fd, 0, _LOCK_FILE_BYTES)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             if is_new:
                 lock_file.unlink()
             raise

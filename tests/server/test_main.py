@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import resource
@@ -216,6 +217,35 @@ def test_a_start_for_which_the_tables_have_no_room_names_the_setting() -> None:
         "smaller lmdb-map-size, or a larger `ulimit -v`"
     )
     assert "LMDB says mdb_put" in _explained(lmdb.DiskError("mdb_put"), config)
+
+
+@pytest.mark.parametrize(("most_bytes", "name"), [(0, "state/lock.mdb"), (8 << 10, "appendonlydir/*.incr.aof")])
+def test_a_file_that_may_not_be_as_long_is_named(
+    start_riverbed: StartRiverbed, tmp_path: Path, most_bytes: int, name: str
+) -> None:
+    server = start_riverbed(tmp_path / "d")
+    with server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v" * 20_000)
+    server.kill()
+    directory = server.directory
+    if not most_bytes:
+        (directory / "state" / "lock.mdb").unlink()
+    (path,) = directory.glob(name) if most_bytes else [directory / name]
+    limited = f"import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({most_bytes}, {most_bytes}));"
+    run = " from riverbed.server.main import main; sys.exit(main())"
+    words = [sys.executable, "-c", limited + run, "--port", str(free_port()), "--dir", str(directory)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f" # cannot start: {path}: File too large; see `ulimit -f`" in done.stdout.decode().splitlines()[-1]
+
+
+def test_a_file_without_permission_is_told_with_what_it_allows(tmp_path: Path) -> None:
+    path = tmp_path / "data.mdb"
+    path.touch(0o400)
+    error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    owner, own = path.stat().st_uid, os.geteuid()
+    told = f"no permission: {path}: Permission denied (-r--------, of user {owner}; the server is user {own})"
+    assert _explained(error, Config.load(["--dir", str(tmp_path)])) == told
 
 
 def test_damaged_log_is_told_with_file_and_offset(start_riverbed: StartRiverbed, tmp_path: Path) -> None:

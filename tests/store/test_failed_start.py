@@ -449,7 +449,7 @@ def as_nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-@pytest.mark.parametrize("mark", [None, "another boot"])
+@pytest.mark.parametrize("mark", [None, "another boot", ""])
 @pytest.mark.parametrize("closed", [".", "state", "state/data.mdb", "files of the log", "unreadable log"])
 def test_a_start_without_permission_leaves_every_byte_as_it_was(directory: Path, closed: str, mark: str | None) -> None:
     with tempfile.TemporaryDirectory() as home:
@@ -458,6 +458,8 @@ def test_a_start_without_permission_leaves_every_byte_as_it_was(directory: Path,
         shutil.copytree(directory, place)
         if mark is not None:
             (place / "state" / "in-use").write_text(mark)
+        if mark == "":  # as a clean stop leaves it
+            (place / "state" / "in-use").unlink()
         everything = [place, *place.rglob("*")]
         shut = {
             "files of the log": incrs(place),
@@ -473,9 +475,11 @@ def test_a_start_without_permission_leaves_every_byte_as_it_was(directory: Path,
             (place / "state" / "lock.mdb").unlink(missing_ok=True)
             (place / "state").chmod(0o555)
         before = tree(place)
-        with as_nobody(), pytest.raises((OSError, lmdb.Error)):
+        with as_nobody(), pytest.raises(OSError, match=r"Permission denied") as caught:
             start(place).close()
         assert tree(place) == before
+        named = Path(caught.value.filename)
+        assert named == place / closed if closed == "state/data.mdb" else named.is_relative_to(place)
         for path in everything:
             if path.exists():
                 path.chmod(0o777)

@@ -6,13 +6,16 @@ import fcntl
 import os
 from pathlib import Path
 
+from riverbed.store.disk.real_files import naming
+
 
 def hold_directory(directory: Path, *, is_shared: bool = False, may_be_link: bool = True) -> int | None:
     """-> a descriptor that holds the lock until it is closed; None when another lock is in the way.  Raises OSError."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     fd = os.open(directory, flags if may_be_link else flags | os.O_NOFOLLOW)
     try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        with naming(directory):
+            fcntl.flock(fd, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
         return None

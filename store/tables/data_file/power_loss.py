@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.disk.real_files import FILE_MODE, read_file
+from riverbed.store.disk.real_files import FILE_MODE, naming, read_file
 from riverbed.store.errors import StoreError
 
 MARK_NAME: Final = "in-use"
@@ -132,7 +132,7 @@ def resolve_doubt(state: Path) -> WentBack | None:
         return None
     # if boots cannot be distinguished, the machine may have booted since
     may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
-    with data.open("r+b") as file:
+    with naming(data), data.open("r+b") as file:
         fd = file.fileno()
         went_back = _go_back(data, fd) if may_be_cut else None
         try:
@@ -206,8 +206,9 @@ def _put_mark_in_place(state: Path) -> None:
 
 
 def _write_new_mark(state: Path, text: str) -> None:
-    fd = os.open(state / NEW_MARK_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
-    with open(fd, "w") as file:
+    path = state / NEW_MARK_NAME
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    with naming(path), open(fd, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(fd)
@@ -216,6 +217,7 @@ def _write_new_mark(state: Path, text: str) -> None:
 def _sync(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        with naming(directory):
+            os.fsync(fd)
     finally:
         os.close(fd)
