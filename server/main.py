@@ -87,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("without the native module, which a C compiler would have built: requests are read more slowly")
     for line in config.ignored:
         log.warning("%s: %s is ignored: %s", line.place, line.name, line.reason)
-    _allow_descriptors(config)
+    lack = _allow_descriptors(config)
+    if lack:
+        return _give_up(lack, config)
     _calm_garbage_collection()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
     return run(config)
@@ -126,7 +128,11 @@ def run(config: Config) -> int:
                 raise
         return uvloop.run(serve(config))
     except (StoreError, OSError, lmdb.Error) as error:
-        reason = _explained(error, config)
+        return _give_up(_explained(error, config), config)
+
+
+def _give_up(reason: str, config: Config) -> int:
+    """Log why there is no server; -> exit status 1."""
     log.error("%s", reason)
     # a person who started the server by hand should not have to search for the log to learn that it did not start
     return _complain(reason) if config.logfile else 1
@@ -210,12 +216,16 @@ def _setting_in_use(error: OSError, config: Config) -> tuple[str, int]:
     return "port", config.port
 
 
-def _allow_descriptors(config: Config) -> None:
+def _allow_descriptors(config: Config) -> str:
     """Raise the limit of open files to what `maxclients` needs; lower `maxclients` to what the limit allows.
 
-    Later changes of `maxclients` raise the limit too, or are refused.
+    Later changes of `maxclients` raise the limit too, or are refused.  -> why not even one client is possible.
     """
     allowed = _reachable_clients(config.maxclients)
+    if not allowed:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        least = RESERVED_DESCRIPTORS + 1
+        return f"cannot start: `ulimit -n` allows {limit} open files, and one client takes {least}: allow more"
     if allowed < config.maxclients:
         log.warning(
             "maxclients is %d instead of %d: the system allows no more open files (see ulimit -n)",
@@ -232,6 +242,7 @@ def _allow_descriptors(config: Config) -> None:
             )
 
     config.observe("maxclients", check)
+    return ""
 
 
 def _reachable_clients(wanted: int) -> int:
@@ -245,7 +256,7 @@ def _reachable_clients(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
     except (OSError, ValueError):  # macOS allows less than it says
         reachable = soft
-    return min(wanted, max(1, reachable - RESERVED_DESCRIPTORS))
+    return min(wanted, max(0, reachable - RESERVED_DESCRIPTORS))
 
 
 def _calm_garbage_collection() -> None:

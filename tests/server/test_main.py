@@ -19,6 +19,7 @@ from riverbed.server.config.config import Config
 from riverbed.server.config.settings import SETTINGS
 from riverbed.server.main import _allow_descriptors, _explained
 from riverbed.server.version import IS_COMPILED, VERSION
+from tests.support.faults.silence import UnixClient
 from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer, free_port
 from tests.support.trees import tree
 from tests.support.waiting import until
@@ -357,6 +358,30 @@ def test_maxclients_gives_way_to_the_limit_of_open_files(monkeypatch: pytest.Mon
     _allow_descriptors(config)
     assert asked == [(1000, 1000)], "files of replies may have what clients do not need"
     assert config.maxclients == 300
+
+
+@pytest.mark.parametrize("limit", [20, 32, 33])
+def test_a_start_without_descriptors_for_a_client_is_refused(tmp_path: Path, limit: int) -> None:
+    limited = f"import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({limit}, {limit}));"
+    run = " from riverbed.server.main import main; sys.exit(main())"
+    path = tmp_path / "socket"
+    options = ["--port", "0", "--unixsocket", str(path), "--dir", str(tmp_path / "d")]
+    words = [sys.executable, "-c", limited + run, *options]
+    with (tmp_path / "out").open("wb") as out:
+        process = subprocess.Popen(words, cwd=ROOT, stdout=out, stderr=out)
+    try:
+        if limit > 32:
+            until(path.exists, "a server that listens")
+            with UnixClient(path, 10) as client:
+                assert client.ask("PING") == b"+PONG\r\n"
+            return
+        assert process.wait(60) == 1
+    finally:
+        process.kill()
+        process.wait()
+    told = f" # cannot start: `ulimit -n` allows {limit} open files, and one client takes 33: allow more"
+    assert (tmp_path / "out").read_text().splitlines()[-1].endswith(told)
+    assert not (tmp_path / "d").exists()
 
 
 def test_entry_points_exist() -> None:
