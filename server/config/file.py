@@ -17,9 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from riverbed.store.disk.real_files import read_named_file
+from riverbed.store.errors import UnsafeFileError
 from riverbed.store.format.text import quote_text, split_text
 
 MAX_INCLUDE_DEPTH: Final = 16
+# As of an aclfile, whose lines may be here.
+MAX_FILE_BYTES: Final = 16 << 20
 
 
 class Directive(NamedTuple):
@@ -37,9 +41,16 @@ class ConfigFileError(Exception):
 def read_lines(path: Path) -> list[str]:
     """The lines of `path`, without their ends.  Raises ConfigFileError."""
     try:
-        return os.fsdecode(path.read_bytes()).split("\n")
+        data = read_named_file(path, MAX_FILE_BYTES + 1)
+    except UnsafeFileError as error:  # a pipe would keep the start waiting, and a device may have no end
+        raise ConfigFileError(f"{error}, and no file") from None
     except OSError as error:
         raise ConfigFileError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # the name has a zero byte
+        raise ConfigFileError(f"{str(path)!r}: {error}") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigFileError(f"{path} has more than {MAX_FILE_BYTES:,} bytes")
+    return os.fsdecode(data).split("\n")
 
 
 def directive(line: str, place: str) -> Directive | None:

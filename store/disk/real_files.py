@@ -69,6 +69,11 @@ def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EMLINK):
             require_file(path)
         raise
+    return _only_file(fd, path)
+
+
+def _only_file(fd: int, path: Path) -> int:
+    """`fd`, if a file is open there; else it is closed.  Raises UnsafeFileError."""
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:
         os.close(fd)
@@ -79,6 +84,13 @@ def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
 def read_file(path: Path, most_bytes: int) -> bytes:
     """The first `most_bytes` of a file.  Raises UnsafeFileError for anything but a file, OSError."""
     with open(open_file(path, os.O_RDONLY), "rb") as file:
+        return file.read(most_bytes)
+
+
+def read_named_file(path: Path, most_bytes: int) -> bytes:
+    """As `read_file`, for a file that a person has named: links to it are followed."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    with open(_only_file(fd, path), "rb") as file:
         return file.read(most_bytes)
 
 

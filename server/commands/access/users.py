@@ -148,7 +148,7 @@ def read_file(path: Path) -> list[tuple[str, list[bytes]]]:
     """The lines of an aclfile, for `Users.add_lines`; it may be named by a link.  Raises UserFileError, OSError."""
     found = []
     try:
-        data = real_files.read_file(path.resolve(), MAX_FILE_BYTES + 1)
+        data = real_files.read_named_file(path, MAX_FILE_BYTES + 1)
     except UnsafeFileError as error:  # a pipe would keep all clients waiting
         raise UserFileError(str(error)) from None
     if len(data) > MAX_FILE_BYTES:

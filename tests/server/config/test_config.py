@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from riverbed.server.config.rewrite import rewrite
 from riverbed.server.config.settings import SETTINGS
 from riverbed.server.config.values import ConfigError, UnknownSettingError
 from riverbed.store.options import Fsync, Options
-from tests.support.servers import RedisServer
+from tests.support.servers import ROOT, RedisServer
 
 WriteFile = Callable[..., Path]
 
@@ -407,6 +409,51 @@ def test_bytes_that_are_no_text_survive(write_file: WriteFile) -> None:
     config.set([("requirepass", os.fsdecode(b"\xfe a"))])
     rewrite(config, [])
     assert Config.load([str(path)]).requirepass == b"\xfe a"
+
+
+@pytest.mark.parametrize("is_included", [False, True])
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a directory", "endless", "a loop"])
+def test_only_a_file_of_a_few_megabytes_is_read(tmp_path: Path, kind: str, is_included: bool) -> None:
+    path = tmp_path / "strange"
+    reason = f"{path} is {kind}, and no file"
+    match kind:
+        case "a pipe":
+            os.mkfifo(path)
+        case "a device":
+            path.symlink_to("/dev/zero")
+        case "a directory":
+            path.mkdir()
+        case "a loop":
+            path.symlink_to(path)
+            reason = f"{path}: Too many levels of symbolic links"
+        case _:
+            with path.open("wb") as file:
+                file.truncate(1 << 40)
+            reason = f"{path} has more than 16,777,216 bytes"
+    named = path
+    if is_included:
+        named = tmp_path / "riverbed.conf"
+        named.write_text(f"include {path}\n")
+        reason = f"{named}:1: include: {reason}"
+    # a device that is read to its end ends the process, not the machine
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31));"
+    program = limited + "from riverbed.server.config.config import Config; Config.load(sys.argv[1:])"
+    words = [sys.executable, "-c", program, str(named)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
+    assert done.stderr.splitlines()[-1] == f"riverbed.server.config.file.ConfigFileError: {reason}"
+
+
+def test_a_linked_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("port 7000\n")
+    (tmp_path / "link").symlink_to("target")
+    assert Config.load([str(tmp_path / "link")]).port == 7000
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "riverbed.conf"
+    path.write_text('include "a\\x00b"\n')
+    with pytest.raises(ConfigFileError, match=r"riverbed.conf:1: include: 'a.x00b': embedded null byte"):
+        Config.load([str(path)])
 
 
 # -- replication -------------------------------------------------------------------------------------------------------

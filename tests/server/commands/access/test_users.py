@@ -473,12 +473,15 @@ def start_riverbed_with(conf: Path, tmp_path: Path) -> RiverbedServer:
         ("user\n", "riverbed.conf:1:"),
         ("user u on\naclfile {there}\n", "not both"),
         ("aclfile {missing}\n", "missing.acl: No such file or directory"),
+        ("aclfile {loop}\n", "loop.acl: Too many levels of symbolic links"),
     ],
 )
 def test_wrong_users_keep_a_server_from_starting_and_say_where(tmp_path: Path, lines: str, text: str) -> None:
     there, missing, conf = tmp_path / "there.acl", tmp_path / "missing.acl", tmp_path / "riverbed.conf"
     there.write_text("user x on\n")
-    conf.write_text(lines.format(there=there, missing=missing))
+    loop = tmp_path / "loop.acl"
+    loop.symlink_to(loop)
+    conf.write_text(lines.format(there=there, missing=missing, loop=loop))
     with pytest.raises(StartError) as refused:
         start_riverbed_with(conf, tmp_path)
     assert text in str(refused.value)
