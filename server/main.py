@@ -181,6 +181,10 @@ def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
     if isinstance(error.filename, (str, bytes)):
         detail = f"{os.fsdecode(error.filename)}: {detail}"
     match error.errno:
+        case errno.EADDRINUSE if error.filename == config.unixsocket:
+            return f"{detail}; stop the program that listens there, or choose another --unixsocket"
+        case errno.EEXIST if error.filename == config.unixsocket:
+            return f"cannot start: {error.filename} is there, and is no socket; choose another --unixsocket"
         case errno.EADDRINUSE:
             setting, port = _setting_in_use(error, config)
             return (

@@ -5,7 +5,8 @@
     listen     `listener.py`: connections are accepted, unless another program was faster
 
 So a start that fails because it cannot have an address has not touched the store.  A Unix socket is a file in a folder.
-Here we only check that it can be made; it is made when the server listens, as it takes the place of an older one.
+Here we only check that it can be made; it is made when the server listens, as it takes the place of an older one, at
+which nothing listens any more.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import contextlib
 import errno
 import os
 import socket
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -44,6 +46,7 @@ class Addresses:
                 self.tls = bind(config.bind, config.tls_port)
             if config.unixsocket:
                 _require_place(Path(config.unixsocket))
+                require_unused(config.unixsocket)
         except OSError:
             self.close()
             raise
@@ -111,3 +114,23 @@ def _require_place(path: Path) -> None:
     folder.stat()
     if not os.access(folder, os.W_OK | os.X_OK):
         raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def require_unused(path: str) -> None:
+    """Raise the OSError of a path that is no socket, or of one that a program accepts connections at.
+
+    A server that was killed leaves its socket, which nothing listens at and which may be removed.
+    """
+    try:
+        is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # a program whose backlog is full would keep us waiting
+        found = probe.connect_ex(path)
+    if found in (0, errno.EAGAIN, errno.EPROTOTYPE):
+        found = errno.EADDRINUSE
+    if found not in (errno.ECONNREFUSED, errno.ENOENT):
+        raise OSError(found, os.strerror(found), path)

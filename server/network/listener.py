@@ -11,14 +11,16 @@ import logging
 import os
 import signal
 import socket
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.assembly import Server, open_server
 from riverbed.server.execution.admission import is_loopback
-from riverbed.server.network.addresses import Addresses, accept
+from riverbed.server.network.addresses import Addresses, accept, require_unused
 from riverbed.server.network.connection import Connection, peer_name
 from riverbed.server.network.glance import Glance
 from riverbed.server.version import VERSION
+from riverbed.store.disk.real_files import naming
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
@@ -110,13 +112,18 @@ class Listener:
 
 
 def make_unix_socket(config: Config) -> socket.socket:
-    """Make the Unix socket; no client can connect to it before it has its permissions and listens.  Raises OSError."""
+    """Make the Unix socket; no client can connect to it before it has its permissions and listens.
+
+    It takes the place of one at which nothing listens any more.  Raises OSError, naming the path.
+    """
+    require_unused(config.unixsocket)  # another server may have come since the start began
     with contextlib.suppress(FileNotFoundError):
         os.unlink(config.unixsocket)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        sock.bind(config.unixsocket)
+        with naming(Path(config.unixsocket)):
+            sock.bind(config.unixsocket)
         if config.unixsocketperm:
             os.chmod(config.unixsocket, config.unixsocketperm)
     except BaseException:

@@ -25,8 +25,9 @@ from riverbed.server.network.listener import TOO_MANY_CLIENTS, Listener
 from tests.conftest import StartRiverbed
 from tests.support.faults.silence import UnixClient
 from tests.support.raw import RawClient
-from tests.support.servers import RiverbedServer, free_port
+from tests.support.servers import RiverbedServer, StartError, free_port
 from tests.support.ticks import Client, Ticks, in_loop
+from tests.support.trees import tree
 from tests.support.waiting import rewritten, until
 
 
@@ -144,6 +145,53 @@ def test_a_unix_socket_has_its_permissions_before_it_listens(tmp_path: Path, mon
     assert refused == [errno.ECONNREFUSED]
     assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
     sock.close()
+
+
+def test_a_server_does_not_take_the_unix_socket_of_another(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = start_riverbed(options={"unixsocket": path})
+    before = path.lstat()
+    told = f"{path}: Address already in use; stop the program that listens there, or choose another --unixsocket"
+    with pytest.raises(StartError, match=re.escape(told)):
+        start_riverbed(tmp_path / "second", options={"unixsocket": path})
+    assert path.lstat().st_ino == before.st_ino
+    with UnixClient(path, 60) as client:
+        assert client.ask("PING") == b"+PONG\r\n"
+    server.kill()
+    assert path.is_socket()
+    start_riverbed(tmp_path / "third", options={"unixsocket": path})
+    with UnixClient(path, 60) as client:
+        assert client.ask("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "directory"])
+def test_a_path_that_is_no_socket_is_not_removed(start_riverbed: StartRiverbed, tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "s"
+    match kind:
+        case "file":
+            path.write_text("dear")
+        case "link":
+            path.symlink_to("target")
+        case _:
+            path.mkdir()
+    before = tree(tmp_path)
+    told = f"cannot start: {path} is there, and is no socket; choose another --unixsocket"
+    with pytest.raises(StartError, match=re.escape(told)):
+        start_riverbed(tmp_path / "d", options={"unixsocket": path})
+    assert tree(tmp_path)["s"] == before["s"]
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_socket_whose_program_accepts_nothing_just_now_is_in_use(tmp_path: Path, kind: socket.SocketKind) -> None:
+    path = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX, kind) as busy, socket.socket(socket.AF_UNIX) as waiting:
+        busy.bind(path)
+        if kind is socket.SOCK_STREAM:
+            busy.listen(0)
+            waiting.connect(path)  # that is all that may wait
+        with pytest.raises(OSError, match="Address already in use"):
+            listener.make_unix_socket(Config.load(["--unixsocket", path]))
+    listener.make_unix_socket(Config.load(["--unixsocket", path])).close()
 
 
 # -- descriptors are scarce ----------------------------------------------------------------------------------------
