@@ -28,6 +28,7 @@ from riverbed.store.model import Change, IdempotenceSettings
 from riverbed.store.streams.nodes import NodeCounts, seek_last_node
 from riverbed.store.streams.reading import ReadableStream
 from riverbed.store.tables.places import seek, seek_below
+from riverbed.store.tables.purge import Clearing
 from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import seal
 
@@ -217,16 +218,29 @@ class Stream(ReadableStream):
             self.txn.notify_interest(Change.MODIFIED, self.namespace, self.key)
         return hits
 
+    def make_room(self, last_id: StreamID, clearing: Clearing) -> bool:
+        """Delete some of the dead entries that wait for the purge, if those behind `last_id` may get their IDs.
+
+        -> whether none is left in the way.  Logs nothing.
+        """
+        if last_id + 1 < self.floor_id:
+            if not clearing.step(self.txn, self.stream_no, self.floor_id):
+                return False
+            self.floor_id = MIN_ID
+        return True
+
     def set_id(
         self, last_id: StreamID, entries_added: int | None = None, max_deleted_id: StreamID | None = None
     ) -> None:
-        """Set the counters; a `max_deleted_id` of 0-0 changes nothing.  Logs XSETID."""
+        """Set the counters; a `max_deleted_id` of 0-0 changes nothing.  Logs XSETID.
+
+        Takes long where `make_room` was not called before until it had nothing left to do.
+        """
         words = [b"XSETID", self.key, id_text(last_id)]
         self.txn.change_begins()
-        if last_id + 1 < self.floor_id:
-            # new entries may get IDs of dead entries that wait for the purge
-            self.txn.clear_below(self.stream_no, self.floor_id)
-            self.floor_id = MIN_ID
+        clearing = Clearing()
+        while not self.make_room(last_id, clearing):
+            pass
         if last_id < self.last_id:
             self._end_nodes_at(last_id)
         self.last_id = last_id

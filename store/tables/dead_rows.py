@@ -68,11 +68,16 @@ class DeadRowNotes:
             found = cursor.next()
         return (cursor.key(), dead_rows.unpack_note(cursor.value())) if found else None
 
-    def drop_ranges(self, stream_no: int) -> None:
-        """Delete the notes on ranges of one stream; the caller deletes the rows."""
+    def drop_ranges(self, stream_no: int, start: bytes, most: int) -> bytes | None:
+        """Delete the notes on ranges of one stream, whose rows are gone; -> where to go on, None at the end.
+
+        Begins at the key `start`, and looks at `most` notes.
+        """
         cursor = self._cursor("trash")
-        found = cursor.first()
-        while found:
+        found = cursor.set_range(start)
+        for _ in range(most):
+            if not found:
+                return None
             note = dead_rows.unpack_note(cursor.value())
             if isinstance(note, dead_rows.DeadRange) and note.stream_no == stream_no:
                 cursor.delete()
@@ -80,6 +85,7 @@ class DeadRowNotes:
                 found = bool(cursor.key())
             else:
                 found = cursor.next()
+        return cursor.key() if found else None
 
     def _add(self, note: dead_rows.DeadRows) -> None:
         self._cursor("trash").put(dead_rows.note_key(self._next_no), dead_rows.pack_note(note))

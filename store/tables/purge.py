@@ -1,7 +1,7 @@
 """The deletion of dead rows in slices.
 
 The purge processes the notes on dead rows (`dead_rows.py`), the oldest first, a few milliseconds at a time.  It logs
-nothing: no command could reach the rows before.
+nothing: no command could reach the rows before.  XSETID cannot wait for it where new entries may get IDs of dead ones.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from riverbed.store.tables.places import seek
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from riverbed.store.ids import StreamID
     from riverbed.store.position import LogPosition
+    from riverbed.store.tables.dead_rows import DeadRowNotes
     from riverbed.store.tables.writing.transaction import Transaction
 
 # Rows deleted between two checks of the clock: 0.4 us each.
 _ROWS_A_LOOK: Final = 256
 _LOOKS_A_COMMIT: Final = 400
+# A slice of what a command has to wait for.
+_LOOKS_A_SLICE: Final = 4
+_NOTES_A_SLICE: Final = 1000
 # The tables whose keys begin with a stream's number.
 _STREAM_TABLES: Final = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times")
 _GROUP_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
@@ -67,6 +72,28 @@ def purge_all(
         total = max(total, txn.dead_rows.notes)  # a note may add other notes
         purged(total - txn.dead_rows.notes, total)
     txn.commit(position, synced=synced)
+
+
+class Clearing:
+    """The deletion, in slices, of the dead rows below a stream's floor, for a command that needs their IDs now."""
+
+    def __init__(self) -> None:
+        self._stream_no = 0
+        self._notes: DeadRowNotes | None = None
+        self._next_note = b""
+
+    def step(self, txn: Transaction, stream_no: int, floor_id: StreamID) -> bool:
+        """Delete some; -> whether neither a row is left, nor a note that would have the purge delete new ones."""
+        if stream_no != self._stream_no or txn.dead_rows is not self._notes:  # the tables were read again
+            self._stream_no, self._notes, self._next_note = stream_no, txn.dead_rows, b""
+        txn.has_deleted_entries = txn.swept = True
+        looks = count(1)
+        work = _Purge(txn, lambda: next(looks) >= _LOOKS_A_SLICE)
+        if not work.delete_rows(dead_rows.DeadRange(stream_no, floor_id)):
+            return False
+        next_note = txn.dead_rows.drop_ranges(stream_no, self._next_note, _NOTES_A_SLICE)
+        self._next_note = next_note or b""
+        return next_note is None
 
 
 class _Purge:

@@ -28,6 +28,7 @@ from riverbed.store.streams import trimming
 from riverbed.store.streams.idempotence import Idempotence, content_iid
 from riverbed.store.streams.runs import append_one
 from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.purge import Clearing
 from riverbed.store.wire import Run
 
 if TYPE_CHECKING:
@@ -270,14 +271,25 @@ def xsetid(request: Request) -> Reply:
                 raise CommandError(SETID_BELOW_GIVEN_MAX_DELETED)
         else:
             raise CommandError(errors.SYNTAX)
-    stream = request.existing_stream(key)
-    if last_id < stream.max_deleted_id and not request.from_log:
-        raise CommandError(SETID_BELOW_MAX_DELETED)
-    if stream.length:
-        if last_id < stream.last_live_id:
-            raise CommandError(SETID_BELOW_TOP)
-        if entries_added is not None and entries_added < stream.length:
-            raise CommandError(ENTRIES_ADDED_BELOW_LENGTH)
+    return in_slices(request, partial(_set_id, key, last_id, entries_added, max_deleted_id))
+
+
+def _set_id(
+    key: bytes, last_id: StreamID, entries_added: int | None, max_deleted_id: StreamID | None, request: Request
+) -> Work:
+    clearing = Clearing()
+    while True:
+        stream = request.existing_stream(key)
+        if last_id < stream.max_deleted_id and not request.from_log:
+            raise CommandError(SETID_BELOW_MAX_DELETED)
+        if stream.length:
+            if last_id < stream.last_live_id:
+                raise CommandError(SETID_BELOW_TOP)
+            if entries_added is not None and entries_added < stream.length:
+                raise CommandError(ENTRIES_ADDED_BELOW_LENGTH)
+        if stream.make_room(last_id, clearing):
+            break
+        yield
     stream.set_id(last_id, entries_added, max_deleted_id)
     request.txn.changes += 1
     return OK

@@ -19,7 +19,6 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format import meta as meta_rows
 from riverbed.store.format.entries import bare_row
 from riverbed.store.format.meta import META_VERSION, NO_DATABASE, Counters, DatabaseRow, Meta, PositionRow
-from riverbed.store.format.streams import entry_key, stream_prefix
 from riverbed.store.ids import StreamID
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
@@ -352,8 +351,3 @@ class Transaction(LoggedCommands):
     def discard_below(self, stream_no: int, floor_id: StreamID) -> None:
         """Leave the entries and nodes of `stream_no` below `floor_id`, which are dead, to the purge."""
         self.dead_rows.add_range(stream_no, floor_id)
-
-    def clear_below(self, stream_no: int, floor_id: StreamID) -> None:
-        """Delete now the rows that `discard_below` has left to the purge."""
-        self.dead_rows.drop_ranges(stream_no)
-        self.delete_range(stream_prefix(stream_no), entry_key(stream_no, floor_id))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from riverbed.store.databases.names import all_keys
 from riverbed.store.errors import CorruptionError
+from riverbed.store.format import dead_rows
 from riverbed.store.format.resp import decode_entry, encode_command, encode_entry, encode_words
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.model import Strategy, Trim
@@ -22,7 +23,7 @@ from riverbed.store.streams import view as streamview
 from riverbed.store.streams.stream import Stream
 from riverbed.store.streams.trimming import closed_nodes
 from riverbed.store.streams.view import StreamView
-from riverbed.store.tables.purge import purge
+from riverbed.store.tables.purge import Clearing, purge
 from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, finished, sid, text_of
@@ -497,6 +498,67 @@ def test_entries_below_a_lowered_last_id_are_not_taken_for_purged_ones(store: St
     store.purge()
     assert ids_of(store.stream()) == ["4-0", "500-0"]
     assert store.violations() == []
+
+
+def make_room(stream: Stream, last_id: str, clearing: Clearing) -> int:
+    """-> after how many slices there was room."""
+    for slices in itertools.count(1):
+        if stream.make_room(sid(last_id), clearing):
+            return slices
+    raise AssertionError("unreachable")
+
+
+def noted_for(store: Store, stream_no: int) -> list[object]:
+    cursor = store.txn.cursor("trash")
+    notes = [dead_rows.unpack_note(row) for _, row in cursor.iternext()] if cursor.first() else []
+    return [note for note in notes if isinstance(note, dead_rows.DeadRange) and note.stream_no == stream_no]
+
+
+def test_room_below_trimmed_entries_is_made_in_slices(store: Store) -> None:
+    for number in range(2_500):  # other streams whose rows wait for the purge
+        store.txn.dead_rows.add_stream(10_000_000 + number)
+    stream = store.fill(b"s", 2_500)
+    trimming.trim(stream, Trim(Strategy.MAXLEN, 0))
+    assert noted_for(store, stream.stream_no)
+    clearing = Clearing()
+    assert not stream.make_room(sid("3-0"), clearing)
+    # a client appends meanwhile, and trims again
+    store.add(b"s", *(f"{number}-0" for number in range(3_000, 3_300)))
+    trimming.trim(stream, Trim(Strategy.MAXLEN, 0))
+    assert make_room(stream, "3-0", clearing) > 4
+    assert noted_for(store, stream.stream_no) == []
+    stream.set_id(sid("3-0"))
+    store.add(b"s", "4-0", "500-0", "3100-0")
+    store.purge()
+    assert ids_of(store.stream()) == ["4-0", "500-0", "3100-0"]
+    assert store.violations() == []
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["the stream is another", "the tables were read again"])
+def test_room_is_made_from_the_beginning_where_it_was_made_for(store: Store, is_lost: bool) -> None:
+    other, stream = store.fill(b"other", 600), store.fill(b"s", 600)
+    for each in (other, stream):
+        trimming.trim(each, Trim(Strategy.MAXLEN, 0))
+    for number in range(1_500):
+        store.txn.dead_rows.add_stream(10_000_000 + number)
+    store.commit()
+    store.engine.checkpoint()
+    clearing = Clearing()
+    while noted_for(store, stream.stream_no):
+        assert not stream.make_room(sid("3-0"), clearing)
+    if is_lost:
+        store.engine.state.restore(store.txn.changes)
+    else:
+        store.db.delete(stream)
+        store.db.rename(store.stream(b"other"), b"s")
+    stream = store.stream()
+    assert noted_for(store, stream.stream_no), "nothing is shown by this"
+    make_room(stream, "3-0", clearing)
+    assert noted_for(store, stream.stream_no) == []
+    stream.set_id(sid("3-0"))
+    store.add(b"s", "4-0")
+    store.purge()
+    assert ids_of(store.stream()) == ["4-0"]
 
 
 def test_a_dead_last_node_does_not_take_entries_below_it(store: Store) -> None:
