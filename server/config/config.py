@@ -47,7 +47,7 @@ class Config(Settings):
         said: list[Directive] = []
         if words and not words[0].startswith("-"):
             config.file = Path(words.pop(0)).absolute()
-            said += configfile.directives(configfile.read_lines(config.file), config.file)
+            said += configfile.directives(configfile.read_lines_at_start(config.file), config.file)
         said += flags(words)
         config.users = [(line.place, line.words) for line in said if line.name == USER_LINE]
         values, config.ignored = collect(said)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,6 +25,7 @@ from riverbed.store.format.text import quote_text, split_text
 MAX_INCLUDE_DEPTH: Final = 16
 # As of an aclfile, whose lines may be here.
 MAX_FILE_BYTES: Final = 16 << 20
+PIPE_WAIT_S = 5
 
 
 class Directive(NamedTuple):
@@ -42,12 +44,38 @@ def read_lines(path: Path) -> list[str]:
     """The lines of `path`, without their ends.  Raises ConfigFileError."""
     try:
         data = read_named_file(path, MAX_FILE_BYTES + 1)
-    except UnsafeFileError as error:  # a pipe would keep the start waiting, and a device may have no end
+    except UnsafeFileError as error:  # a pipe would keep all waiting, and a device may have no end
         raise ConfigFileError(f"{error}, and no file") from None
     except OSError as error:
         raise ConfigFileError(f"{path}: {error.strerror}") from None
     except ValueError as error:  # the name has a zero byte
         raise ConfigFileError(f"{str(path)!r}: {error}") from None
+    return _lines(data, path)
+
+
+def read_lines_at_start(path: Path) -> list[str]:
+    """As `read_lines`; also from a pipe, such as a shell makes of `<(...)`, that is written to soon."""
+    try:
+        if not path.is_fifo():
+            return read_lines(path)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigFileError(f"{path}: {error.strerror}") from None
+    data = b""
+    with open(fd, "rb", buffering=0) as pipe:
+        coming = select.poll()
+        coming.register(pipe, select.POLLIN)
+        while len(data) <= MAX_FILE_BYTES:
+            if not coming.poll(PIPE_WAIT_S * 1000):
+                raise ConfigFileError(f"{path} is a pipe to which nothing was written for {PIPE_WAIT_S} seconds")
+            piece = pipe.read(MAX_FILE_BYTES)
+            if not piece:
+                break
+            data += piece
+    return _lines(data, path)
+
+
+def _lines(data: bytes, path: Path) -> list[str]:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigFileError(f"{path} has more than {MAX_FILE_BYTES:,} bytes")
     return os.fsdecode(data).split("\n")

@@ -416,9 +416,12 @@ def test_bytes_that_are_no_text_survive(write_file: WriteFile) -> None:
 def test_only_a_file_of_a_few_megabytes_is_read(tmp_path: Path, kind: str, is_included: bool) -> None:
     path = tmp_path / "strange"
     reason = f"{path} is {kind}, and no file"
+    wait_s = 1
     match kind:
         case "a pipe":
             os.mkfifo(path)
+            if not is_included:
+                reason = f"{path} is a pipe to which nothing was written for {wait_s} seconds"
         case "a device":
             path.symlink_to("/dev/zero")
         case "a directory":
@@ -437,10 +440,32 @@ def test_only_a_file_of_a_few_megabytes_is_read(tmp_path: Path, kind: str, is_in
         reason = f"{named}:1: include: {reason}"
     # a device that is read to its end ends the process, not the machine
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31));"
-    program = limited + "from riverbed.server.config.config import Config; Config.load(sys.argv[1:])"
+    impatient = f"from riverbed.server.config import file; file.PIPE_WAIT_S = {wait_s};"
+    program = limited + impatient + "from riverbed.server.config.config import Config; Config.load(sys.argv[1:])"
     words = [sys.executable, "-c", program, str(named)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
     assert done.stderr.splitlines()[-1] == f"riverbed.server.config.file.ConfigFileError: {reason}"
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000])
+def test_a_pipe_that_is_written_to_is_read(size: int) -> None:
+    text = "port 7000\n" + "#" * size + "\ntimeout 77\n"
+    words = [sys.executable, "-c", "import sys, time; time.sleep(0.2); sys.stdout.write(sys.argv[1])", text]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        config = Config.load([f"/dev/fd/{writer.stdout.fileno()}"])
+    assert (config.port, config.timeout) == (7000, 77)
+    with pytest.raises(ConfigFileError):
+        rewrite(config, [])
+
+
+def test_a_pipe_without_an_end_is_an_error() -> None:
+    with subprocess.Popen(["cat", "/dev/zero"], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        path = f"/dev/fd/{writer.stdout.fileno()}"
+        with pytest.raises(ConfigFileError, match=f"{path} has more than 16,777,216 bytes"):
+            Config.load([path])
+        writer.kill()
 
 
 def test_a_linked_file_is_read(tmp_path: Path) -> None:
