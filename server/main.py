@@ -11,10 +11,8 @@ import gc
 # Nothing that is imported is garbage: to look for it takes a twelfth of the start.
 gc.disable()
 
-import errno
 import logging
 import os
-import resource
 import signal
 import stat
 import sys
@@ -30,28 +28,17 @@ from riverbed.server import log as serverlog
 from riverbed.server.commands.access.users import UserFileError, configured
 from riverbed.server.config.config import Config
 from riverbed.server.config.file import ConfigFileError
-from riverbed.server.config.kinds import BadValueError
 from riverbed.server.config.values import ConfigError
+from riverbed.server.descriptors import TooFewDescriptorsError, allow_descriptors
 from riverbed.server.network.listener import serve
+from riverbed.server.start_errors import explained
 from riverbed.server.tls.contexts import TlsSettingsError, new_contexts
 from riverbed.server.version import IS_COMPILED, PYTHON_VERSION, REDIS_VERSION, VERSION
 from riverbed.store import wire
-from riverbed.store.errors import (
-    CorruptionError,
-    DamagedRowError,
-    ForeignLogError,
-    LockedError,
-    ReplayError,
-    StoreError,
-    VersionError,
-)
+from riverbed.store.errors import StoreError
 
 gc.enable()
 
-# Descriptors that are not clients: listeners, log files, tables, the directory's lock, and some to spare.
-RESERVED_DESCRIPTORS: Final = 32
-# For the files of long replies to transactions, as far as the system allows.
-_DESCRIPTORS_OF_REPLIES: Final = 1024
 HELP_COLUMNS: Final = 80  # of --help in a pipe or a file
 
 log = logging.getLogger(serverlog.ROOT)
@@ -87,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("without the native module, which a C compiler would have built: requests are read more slowly")
     for line in config.ignored:
         log.warning("%s: %s is ignored: %s", line.place, line.name, line.reason)
-    lack = _allow_descriptors(config)
-    if lack:
-        return _give_up(lack, config)
+    try:
+        allow_descriptors(config)
+    except TooFewDescriptorsError as error:
+        return _give_up(str(error), config)
     _calm_garbage_collection()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
     return run(config)
@@ -128,7 +116,7 @@ def run(config: Config) -> int:
                 raise
         return uvloop.run(serve(config))
     except (StoreError, OSError, lmdb.Error) as error:
-        return _give_up(_explained(error, config), config)
+        return _give_up(explained(error, config), config)
 
 
 def _give_up(reason: str, config: Config) -> int:
@@ -145,122 +133,6 @@ def _exit_while_loading(number: int, frame: FrameType | None) -> NoReturn:
     """
     log.warning("Received shutdown signal during loading, exiting now.")
     os._exit(0)
-
-
-def _explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
-    """One line about what is wrong, and what to do."""
-    match error:
-        case LockedError():
-            return f"{error}; stop it, or give this one another --dir"
-        case ForeignLogError():
-            return str(error)
-        case DamagedRowError():
-            mends = f"`riverbed check {config.dir} --repair` makes the tables again of the log"
-            return f"damaged data: {error}; nothing was changed, {mends}"
-        case CorruptionError():
-            return f"damaged data: {error}; nothing was changed, `riverbed check {config.dir}` shows more"
-        case ReplayError():
-            return f"the log cannot be replayed: {error}; nothing was changed, `riverbed check {config.dir}` shows more"
-        case VersionError():
-            return f"{config.dir} is of another version of Riverbed: {error}"
-        case StoreError():
-            return f"{config.dir} cannot be opened: {error}"
-        case lmdb.MapFullError():
-            return (
-                f"{config.dir} cannot be opened: the tables have no room for what the log has beyond them; start with a"
-                " larger lmdb-map-size"
-            )
-        case lmdb.MemoryError():
-            return (
-                f"{config.dir} cannot be opened: the address space has no room for the map of its tables; start with a"
-                " smaller lmdb-map-size, or a larger `ulimit -v`"
-            )
-        case lmdb.Error():
-            return f"{config.dir} cannot be opened: LMDB says {error}; `riverbed check {config.dir}` shows more"
-    detail = os.strerror(error.errno) if error.errno else str(error)
-    if isinstance(error.filename, (str, bytes)):
-        detail = f"{os.fsdecode(error.filename)}: {detail}"
-    match error.errno:
-        case errno.EADDRINUSE if error.filename == config.unixsocket:
-            return f"{detail}; stop the program that listens there, or choose another --unixsocket"
-        case errno.EEXIST if error.filename == config.unixsocket:
-            return f"cannot start: {error.filename} is there, and is no socket; choose another --unixsocket"
-        case errno.EADDRINUSE:
-            setting, port = _setting_in_use(error, config)
-            return (
-                f"port {port} is in use; stop the program that listens there, or choose another --{setting} ({detail})"
-            )
-        case errno.EADDRNOTAVAIL:
-            return f"this machine has no such address to bind: {detail}"
-        case errno.EACCES | errno.EPERM:
-            return f"no permission: {detail}{_permissions(error)}"
-        case errno.ENOSPC:
-            return f"the disk is full: {detail}"
-        case errno.EFBIG:
-            return f"cannot start: {detail}; see `ulimit -f`, and how large a file may be on that disk"
-        case errno.EEXIST | errno.ENOTDIR if config.dir.is_file():
-            return f"cannot start: {config.dir} is not a directory"
-    return f"cannot start: {detail}"
-
-
-def _permissions(error: OSError) -> str:
-    """What the file of `error` allows, and whom; nothing if that cannot be seen."""
-    try:
-        found = os.stat(error.filename)
-    except (OSError, TypeError, ValueError):
-        return ""
-    return f" ({stat.filemode(found.st_mode)}, of user {found.st_uid}; the server is user {os.geteuid()})"
-
-
-def _setting_in_use(error: OSError, config: Config) -> tuple[str, int]:
-    """The setting with the port that is in use, and that port."""
-    for setting, port in (("metrics-port", config.metrics_port), ("tls-port", config.tls_port)):
-        if port and str(error.filename).endswith(f":{port}"):
-            return setting, port
-    return "port", config.port
-
-
-def _allow_descriptors(config: Config) -> str:
-    """Raise the limit of open files to what `maxclients` needs; lower `maxclients` to what the limit allows.
-
-    Later changes of `maxclients` raise the limit too, or are refused.  -> why not even one client is possible.
-    """
-    allowed = _reachable_clients(config.maxclients)
-    if not allowed:
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        least = RESERVED_DESCRIPTORS + 1
-        return f"cannot start: `ulimit -n` allows {limit} open files, and one client takes {least}: allow more"
-    if allowed < config.maxclients:
-        log.warning(
-            "maxclients is %d instead of %d: the system allows no more open files (see ulimit -n)",
-            allowed,
-            config.maxclients,
-        )
-        config.set([("maxclients", str(allowed))])
-
-    def check() -> None:
-        allowed = _reachable_clients(config.maxclients)
-        if allowed < config.maxclients:
-            raise BadValueError(
-                f"The operating system is not able to handle the specified number of clients, try with {allowed}"
-            )
-
-    config.observe("maxclients", check)
-    return ""
-
-
-def _reachable_clients(wanted: int) -> int:
-    """Raise the limit of open files for `wanted` clients if necessary; -> how many clients are possible."""
-    descriptors = wanted + RESERVED_DESCRIPTORS + _DESCRIPTORS_OF_REPLIES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= descriptors:
-        return wanted
-    reachable = descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
-    except (OSError, ValueError):  # macOS allows less than it says
-        reachable = soft
-    return min(wanted, max(0, reachable - RESERVED_DESCRIPTORS))
 
 
 def _calm_garbage_collection() -> None:

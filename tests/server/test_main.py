@@ -17,7 +17,8 @@ import pytest
 
 from riverbed.server.config.config import Config
 from riverbed.server.config.settings import SETTINGS
-from riverbed.server.main import _allow_descriptors, _explained
+from riverbed.server.descriptors import allow_descriptors
+from riverbed.server.start_errors import explained
 from riverbed.server.version import IS_COMPILED, VERSION
 from tests.support.faults.silence import UnixClient
 from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer, free_port
@@ -213,11 +214,11 @@ def test_a_log_file_that_is_moved_away_is_begun_again(start_riverbed: StartRiver
 
 def test_a_start_for_which_the_tables_have_no_room_names_the_setting() -> None:
     config = Config.load(["--dir", "here"])
-    assert _explained(lmdb.MapFullError("mdb_put"), config).endswith("; start with a larger lmdb-map-size")
-    assert _explained(lmdb.MemoryError("mdb_env_open"), config).endswith(
+    assert explained(lmdb.MapFullError("mdb_put"), config).endswith("; start with a larger lmdb-map-size")
+    assert explained(lmdb.MemoryError("mdb_env_open"), config).endswith(
         "smaller lmdb-map-size, or a larger `ulimit -v`"
     )
-    assert "LMDB says mdb_put" in _explained(lmdb.DiskError("mdb_put"), config)
+    assert "LMDB says mdb_put" in explained(lmdb.DiskError("mdb_put"), config)
 
 
 @pytest.mark.parametrize(("most_bytes", "name"), [(0, "state/lock.mdb"), (8 << 10, "appendonlydir/*.incr.aof")])
@@ -246,7 +247,7 @@ def test_a_file_without_permission_is_told_with_what_it_allows(tmp_path: Path) -
     error = PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     owner, own = path.stat().st_uid, os.geteuid()
     told = f"no permission: {path}: Permission denied (-r--------, of user {owner}; the server is user {own})"
-    assert _explained(error, Config.load(["--dir", str(tmp_path)])) == told
+    assert explained(error, Config.load(["--dir", str(tmp_path)])) == told
 
 
 def test_damaged_log_is_told_with_file_and_offset(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
@@ -350,12 +351,12 @@ def test_maxclients_gives_way_to_the_limit_of_open_files(monkeypatch: pytest.Mon
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1000))
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
     config = Config()
-    _allow_descriptors(config)
+    allow_descriptors(config)
     assert asked == [(1000, 1000)]
     assert config.maxclients == 968
     asked.clear()
     config = Config.load(["--maxclients", "300"])
-    _allow_descriptors(config)
+    allow_descriptors(config)
     assert asked == [(1000, 1000)], "files of replies may have what clients do not need"
     assert config.maxclients == 300
 
