@@ -351,7 +351,7 @@ class Primary(Setting[tuple[str, int] | None]):
         host, port = words
         if not is_host(host):
             raise BadValueError("Invalid master host")
-        if not _INTEGER.fullmatch(port) or not 0 < int(port) < 65536:
+        if not _INTEGER.fullmatch(port) or not 0 <= int(port) < 65536:
             raise BadValueError("Invalid master port")
         return host, int(port)
 

@@ -45,7 +45,7 @@ def _follow(request: Request) -> Reply:
     if request.session.is_replica:
         raise CommandError(REPLICA_CANNOT_FOLLOW)
     port = parse_int(port_word, BAD_PORT)
-    if not 1 <= port <= 65535:  # Redis takes 0, which no server listens on, and a file with it would not load here
+    if not 0 <= port <= 65535:
         raise CommandError(BAD_PORT)
     host = host_word.decode(errors="surrogateescape")
     if not is_host(host):

@@ -493,16 +493,6 @@ def test_a_primary_is_host_and_port_or_no_one() -> None:
             Config.load(["--replicaof", *wrong])
 
 
-@pytest.mark.parametrize("port", ["0", "65536", "-1", "x"])
-def test_a_primary_on_a_port_that_there_is_not_is_refused_by_name_and_line(tmp_path: Path, port: str) -> None:
-    path = tmp_path / "riverbed.conf"
-    path.write_text(f"port 6380\nreplicaof 127.0.0.1 {port}\n")
-    with pytest.raises(ConfigError) as caught:
-        Config.load([str(path)])
-    assert str(caught.value) == f"{path}:2: replicaof: Invalid master port"
-    assert Config.load(["--replicaof", "h", "65535"]).replicaof == ("h", 65535)
-
-
 def test_settings_are_known_by_their_former_names_too(tmp_path: Path) -> None:
     path = tmp_path / "riverbed.conf"
     path.write_text("slaveof example.org 6380\nslave-priority 5\nmin-slaves-to-write 2\n")

@@ -107,9 +107,3 @@ def test_a_name_that_nobody_can_have_is_a_reason_why_the_link_is_down(client: Ra
         assert b"\r\nmaster_link_status:down\r\n" in client.ask("INFO", "replication")
     finally:
         assert client.ask("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
-
-
-def test_a_primary_has_a_port_that_a_rewritten_file_may_have(client: RawClient) -> None:
-    """Redis takes 0, and follows nothing then."""
-    assert client.ask("REPLICAOF", "127.0.0.1", 0) == b"-ERR Invalid master port\r\n"
-    assert client.ask("ROLE").startswith(b"*3\r\n$6\r\nmaster\r\n")
