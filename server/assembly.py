@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.server.background.checkpoints import Checkpoints
+from riverbed.server.background.checkpoints.checkpoints import Checkpoints
 from riverbed.server.background.integrity.repairs import Repairs
 from riverbed.server.background.integrity.scrub import Scrub
 from riverbed.server.background.log_rewrite import Rewriting

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
+from riverbed.server.background.checkpoints.manifest_changes import ManifestChanges
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.background.worker_modules import REWRITE
 from riverbed.store.disk.removal import remove_file
@@ -33,7 +34,7 @@ from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from riverbed.server.background.checkpoints import Checkpoints
+    from riverbed.server.background.checkpoints.checkpoints import Checkpoints
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.server.execution.failures import Failures
@@ -67,6 +68,7 @@ class Rewriting:
         self._ticks = ticks
         self._tasks = tasks
         self._checkpoints = checkpoints
+        self._manifest = ManifestChanges(core.engine, checkpoints)
         self._failures = failures
         self._loop = asyncio.get_running_loop()
         self._adopted: asyncio.Future[Base] | None = None
@@ -223,9 +225,7 @@ class Rewriting:
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
-        await self._checkpoints.replace_manifest(
-            lambda: engine.log.history.begin_adoption(path, size, command_bytes, from_seq)
-        )
+        await self._manifest.make(lambda: engine.log.history.begin_adoption(path, size, command_bytes, from_seq))
         if not self._stopped:
             self._go_on()  # the store may be another one by now
         self.status.note(entries, size)
@@ -331,7 +331,7 @@ class Rewriting:
 
     async def _remove(self) -> None:
         try:
-            await self._checkpoints.wait_for_manifest()
+            await self._manifest.wait()
             if self._task is not None or self._stopped:
                 return
             paths = self._engine.log.history.begin_removal(self._backlog_start())
@@ -339,7 +339,7 @@ class Rewriting:
                 return
             await self._tasks.in_thread("deleting old files of the log", self._unlink, paths, expected=(OSError,))
             if not self._stopped:
-                await self._checkpoints.replace_manifest(self._engine.log.history.begin_to_forget_deleted)
+                await self._manifest.make(self._engine.log.history.begin_to_forget_deleted)
         finally:
             self._removal = None
 

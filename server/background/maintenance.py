@@ -19,7 +19,7 @@ from riverbed.store.errors import LACKS_ROOM, DamagedRowError, StateLostError
 from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
-    from riverbed.server.background.checkpoints import Checkpoints
+    from riverbed.server.background.checkpoints.checkpoints import Checkpoints
     from riverbed.server.commands.core import Core
     from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.failures import Failures

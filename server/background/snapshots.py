@@ -34,7 +34,7 @@ from riverbed.store.snapshot.reader import is_snapshot_name, list_snapshots
 from riverbed.store.snapshot.writer import WORKING_PREFIX
 
 if TYPE_CHECKING:
-    from riverbed.server.background.checkpoints import Checkpoints
+    from riverbed.server.background.checkpoints.checkpoints import Checkpoints
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Request

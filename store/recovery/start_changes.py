@@ -13,8 +13,9 @@ start looks before it writes, and this module undoes what a start must write to 
 What the tables lack, and what the log holds beyond them, goes into one LMDB transaction, which is committed when the
 start cannot be refused any more.  It takes at most 600 MB of memory, however long the log is: measured with 500 MB of
 log, in 1 and in 100,000 streams.  A server leaves 32 MB to execute, or 64 MB after a power cut, as it has itself
-changed that much in memory (`server/background/checkpoints.py`).  Commits on the way take as long, or longer, and could
-be undone only where no page is used again: with 100,000 streams, each 16 MB of log would take 270 MB of the disk.
+changed that much in memory (`server/background/checkpoints/checkpoints.py`).  Commits on the way take as long, or
+longer, and could be undone only where no page is used again: with 100,000 streams, each 16 MB of log would take 270 MB
+of the disk.
 
 A start from nothing executes all of the log, and does commit on the way: its memory stays flat, and after a kill the
 next start continues there.  When it fails, what it made is removed.  The one exception are tables that a killed start

@@ -37,7 +37,7 @@ from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
 
 if TYPE_CHECKING:
-    from riverbed.server.background.checkpoints import Checkpoints
+    from riverbed.server.background.checkpoints.checkpoints import Checkpoints
     from riverbed.server.background.log_rewrite import Rewriting
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core

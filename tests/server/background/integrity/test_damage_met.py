@@ -12,7 +12,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from riverbed.server.background.checkpoints import RETRY_S
+from riverbed.server.background.checkpoints.checkpoints import RETRY_S
 from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.link import LinkError
 from riverbed.store.databases.transaction import MAX_CHANGED

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.server.background.disk_hold import DiskHold
+from riverbed.server.background.checkpoints.disk_hold import DiskHold
+from riverbed.server.background.checkpoints.rows_ahead import RowsAhead
 from riverbed.server.errors import CommandError
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
-    from riverbed.store.log.appending.replacement import Replacement
     from riverbed.store.position import LogPosition
     from riverbed.store.running.checkpoint import Durability
 
@@ -45,8 +45,6 @@ _FAILURES: Final = (DamagedRowError, LogWriteError, lmdb.Error)
 # A replica waits for so many times as much: it applies nothing while it puts rows into the tables, and the commit finds
 # none that it has to write itself.  With a thousand streams it needs a ninth less time so.
 REPLICA_TIMES: Final = 2
-# Rows are put into the tables in turns of this length, before the checkpoint that commits them.
-_TURN_S = 0.003
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then writes wait for it, too.
 MAX_DIRTY: Final = 32
 
@@ -73,15 +71,14 @@ class Checkpoints:
         self._tasks = tasks
         self._gate = gate
         self._hold = DiskHold(core.stats, pauses, core.clock.monotonic)
+        self._rows_ahead = RowsAhead(core.engine)
         self._failures = failures
         self._sliced_commands = sliced_commands
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._again_s = 0.0  # when the one that has failed is tried again, in the loop's time
-        self._most_parts: int | None = None  # that a tick may leave unwritten while rows are put into the tables
         self._is_due = False  # the next one, as soon as it may begin
         self._beginning = asyncio.Lock()  # held by the task that is about to begin the next one
-        self._replacing = asyncio.Lock()  # held by the task that has the log's manifest replaced
         self._are_kept_off = False  # none begins because of what is logged, or of a timer
         self._syncing: asyncio.Task[None] | None = None  # the disk has not got this one yet
         self._durability: Durability | None = None  # of the one that a thread was given last
@@ -101,7 +98,7 @@ class Checkpoints:
     @property
     def is_writing_ahead(self) -> bool:
         """Whether rows are being put into the tables in turns, before the checkpoint that commits them."""
-        return self._most_parts is not None
+        return self._rows_ahead.is_under_way
 
     @property
     def is_disk_behind(self) -> bool:
@@ -114,8 +111,9 @@ class Checkpoints:
         if engine.txn.overfull and engine.checkpoints.last_ok:  # else there may be no space for a row
             with self._retrying("writing rows"):
                 engine.write_behind()
-        if self._most_parts is not None:
-            self._keep_pace(self._most_parts)
+        if self._rows_ahead.is_under_way:
+            with self._retrying():
+                self._rows_ahead.keep_pace()
         elif engine.checkpoints.last_ok and (engine.log.is_full or self._is_worth_it()):  # else it is tried again
             self._checkpoint()
             return
@@ -148,7 +146,7 @@ class Checkpoints:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._most_parts = None
+        self._rows_ahead.end()
 
     def _follow_config(self) -> None:
         """A checkpoint that is due may be due earlier now."""
@@ -200,14 +198,8 @@ class Checkpoints:
 
         Raises DamagedRowError, lmdb.Error.
         """
-        try:
-            with self._failing():
-                while True:
-                    if self._write_some():
-                        return
-                    await asyncio.sleep(0)
-        finally:
-            self._most_parts = None
+        with self._failing():
+            await self._rows_ahead.take_all()
 
     def _begin_in_thread(self) -> None:
         """Begin a checkpoint, which a thread makes durable.  Raises what `_begin_checkpoint` raises."""
@@ -254,31 +246,9 @@ class Checkpoints:
         else:
             await asyncio.sleep(0)
 
-    async def wait_for_manifest(self) -> None:
-        """Wait while the log's manifest is being replaced: what changes it then waits in the loop."""
-        async with self._replacing:
-            await self._wait_for_next_file()
-
-    async def _wait_for_next_file(self) -> None:
-        """Wait while a checkpoint lists the next file of the log."""
-        while self._engine.log.listing.is_replacing:
-            await self.wait_for_disk()
-
-    async def replace_manifest(self, begin: Callable[[], Replacement | None]) -> None:
-        """Have the replacement of the log's manifest that `begin` begins, if any, done while clients are served.
-
-        Raises LogWriteError, and what `begin` raises.
-        """
-        async with self._replacing:
-            await self._wait_for_next_file()
-            listing = self._engine.log.listing
-            replacement = begin()
-            if replacement is None:
-                return
-            try:
-                await self._tasks.in_thread("replacing the manifest of the log", replacement.run, executor=self._disk)
-            finally:
-                listing.complete(replacement)
+    async def in_disk_thread(self, what: str, run: Callable[[], None]) -> None:
+        """Have the thread that makes checkpoints durable `run` this as well, behind them.  Raises what `run` raises."""
+        await self._tasks.in_thread(what, run, executor=self._disk)
 
     def _begin_checkpoint(self) -> Durability:
         """Begin a checkpoint of all that has run.
@@ -312,8 +282,7 @@ class Checkpoints:
                 self._hold.begin()
             return
         self._is_due = False
-        if parts := self._engine.txn.unwritten_parts:
-            self._most_parts = parts
+        if self._rows_ahead.begin():
             self._timer = self._loop.call_later(0, self._take_turn)
             return
         with self._retrying():
@@ -328,39 +297,16 @@ class Checkpoints:
         goes_on = False
         try:
             with self._retrying():
-                goes_on = not self._write_some()
+                goes_on = not self._rows_ahead.take_turn()
                 if not goes_on:
                     self._begin_in_thread()
         finally:
             if not goes_on:
-                self._most_parts = None  # also after a defect: a replica waits for as long as rows are written
+                self._rows_ahead.end()  # also after a defect: a replica waits for as long as rows are written
         if goes_on:
             self._timer = self._loop.call_later(0, self._take_turn)
         else:
             self._sliced_commands.look_for_views()
-
-    def _write_some(self) -> bool:
-        """Put rows into the tables for a while; -> whether there were only few, for the commit.  Raises lmdb.Error.
-
-        Rows may change as fast as they are written.  So until the next turn a tick leaves fewer than there were before
-        this one, and writes the others itself: there is an end to it, and the commit has few rows to write.
-        """
-        engine, end = self._engine, self._loop.time() + _TURN_S
-        found = engine.txn.unwritten_parts
-        if not found:
-            return True
-        self._most_parts = found - 1
-        while engine.txn.unwritten_parts:
-            engine.write_part()
-            if self._loop.time() >= end:
-                break
-        return False
-
-    def _keep_pace(self, most_parts: int) -> None:
-        """Put rows into the tables as far as this tick has left more than `most_parts` of them."""
-        with self._retrying():
-            while self._engine.txn.unwritten_parts > most_parts:
-                self._engine.write_part()
 
     def checkpoint_later(self) -> None:
         """Begin a checkpoint behind the tick under way."""
@@ -371,9 +317,9 @@ class Checkpoints:
         """Begin a checkpoint, or have one begin soon; -> whether it was tried now."""
         if self._has_to_wait:
             self._is_due = True
-        elif self._most_parts is None:
+        elif not self._rows_ahead.is_under_way:
             self._checkpoint()
-            return self._most_parts is None
+            return not self._rows_ahead.is_under_way
         else:
             self.arm()  # in case the task that is writing ahead begins none
         return False

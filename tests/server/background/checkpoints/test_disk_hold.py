@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.background import checkpoints, disk_hold
+from riverbed.server.background.checkpoints import checkpoints, disk_hold, rows_ahead
 from riverbed.server.protocol.replies import LONG_BYTES
 from riverbed.store.databases.transaction import FEW_CHANGED
 from riverbed.store.engine import Engine
@@ -319,7 +319,7 @@ def test_who_waits_for_a_checkpoint_goes_on_when_a_rewrite_has_divided_the_log(
 def test_no_client_waits_for_the_disk_when_a_snapshot_is_taken_beside_a_rewrite(
     tmp_path: Path, slow_disk: SlowDisk, monkeypatch: pytest.MonkeyPatch, later: int
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_TURN_S", 0)  # one part a turn
+    monkeypatch.setattr(rows_ahead, "_TURN_S", 0)  # one part a turn
 
     async def body() -> None:
         ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
