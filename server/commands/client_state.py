@@ -130,15 +130,20 @@ class Transaction:
         self.has_failed = False
         self.only_reads = True
 
-    def begin_with(self, requests: Requests, count: int) -> None:
-        """MULTI, with writes to be executed at once; `count` with the commands that have run before them.
+    def begin_with(self, requests: Requests, count: int, *, only_reads: bool) -> None:
+        """MULTI, with plain commands to be executed at once; `count` with those that have run before them.
 
-        They are not counted as memory of the client: EXEC takes them over before its first turn ends.
+        Writes are not counted as memory of the client: EXEC takes them over before its first turn ends.  Reads stay for
+        as long as EXEC may wait for a view.
         """
         self.begin()
-        self.queued = requests
-        self.queued_count = count
-        self.only_reads = False
+        if only_reads:
+            for request in requests:
+                assert isinstance(request, list), "a run of reads is queued one by one"
+                self.queue(request, request[0].lower(), only_reads=True)
+        else:
+            self.queued, self.only_reads = requests, False
+            self.queued_count = count
 
     def queue(self, argv: list[bytes], name: bytes, *, only_reads: bool) -> None:
         """Keep a request for EXEC, unless EXEC will not run it: of the command `name`; whether it only reads."""

@@ -15,7 +15,7 @@ from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.calls import GOES_ON
 from riverbed.server.execution.control.logged_lines import make_atomic
-from riverbed.server.execution.slow_path import SlowPath, Turn
+from riverbed.server.execution.slow_path import SlowPath, Turn, Whole
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import FirstReplies
 from riverbed.store.errors import StateLostError
@@ -55,6 +55,8 @@ _EXEC: Final = ([b"EXEC"], [b"exec"])
 _NOTHING: Final[FastCommands] = {}
 # Fast commands between two looks at the clock.
 _LONGEST_RUN: Final = 32
+# A transaction of more requests is queued, however it comes: to look for its end would take long.
+_LONGEST_WHOLE: Final = 128
 # Bytes of replies that do not wait for the end of a tick which has changed nothing: twenty reads of a hundred entries.
 # They are sent while the processor has them in its cache.  Of fewer, each send would wake a client's processor.
 EARLY_BYTES: Final = 128 << 10
@@ -95,6 +97,7 @@ class FastPath:
         self._tables = plain, {name: entry for name, entry in plain.items() if not entry.command.flags & Flag.WRITE}
         self.most_requests = MAX_REQUESTS_A_TICK  # in a tick
         self.longest_run = _LONGEST_RUN
+        self.longest_whole = _LONGEST_WHOLE  # of transactions that are not queued
         self.commands = plain  # the commands that may take the fast path just now
         gate.on_change = self._choose_commands
 
@@ -222,15 +225,16 @@ class FastPath:
                     ran_by_now = count - length_hint(waiting) - 1
                     stats.commands_processed += ran_by_now - counted
                     counted = ran_by_now
-                    run = _whole_transaction(argv, requests, waiting)
-                    if run is not None and run[0] in plain and (turn := run_whole(session, argv, run)) is not None:
-                        more = len(run) - 1
-                        count += more
-                        session.commands_processed += more
-                        next(waiting)
-                        next(waiting)
-                    else:
+                    whole = self._whole_transaction(argv, requests, waiting, plain)
+                    if whole is None:
                         turn = run_slowly(session, argv)
+                    else:
+                        inside = len(whole.requests)  # none is left there
+                        turn = run_whole(session, argv, whole)
+                        count += whole.count - inside
+                        session.commands_processed += whole.count - inside
+                        for _ in range(inside + 1):  # with EXEC
+                            next(waiting)
                     if turn is not Turn.GOES_ON:
                         self._hold_back(session, [argv, *waiting] if turn is Turn.WAITS_BEFORE else [*waiting])
                         if self._turns.is_alone:
@@ -364,22 +368,35 @@ class FastPath:
         stats.reads_processed += len(taken)
         return count
 
+    def _whole_transaction(
+        self, argv: list[bytes], requests: Requests, waiting: Iterator[WireRequest], plain: FastCommands
+    ) -> Whole | None:
+        """What follows this request, if it is MULTI, and all up to EXEC are there and are `plain` commands."""
+        if argv not in _MULTI:
+            return None
+        at = len(requests) - length_hint(waiting)
+        count, only_reads = 0, True
+        for end in range(at, min(len(requests), at + self.longest_whole + 1)):
+            request = requests[end]
+            if request in _EXEC:
+                return Whole(requests[at:end], count, only_reads=only_reads)
+            entry = plain.get(request[0])
+            if entry is None or not entry.least_words <= len(request) <= entry.most_words:
+                return None
+            if isinstance(request, list):
+                count += 1
+            elif isinstance(request, Run | Mix):
+                count += len(request)
+            else:
+                return None
+            only_reads = only_reads and entry.command.only_reads
+        return None
+
     def _hold_back(self, session: Session, requests: Requests) -> None:
         """Hold back requests that were taken and have to wait."""
         session.commands_processed -= len(requests)
         self._stats.commands_processed -= len(requests)
         self._queue.hold_back(session, requests)
-
-
-def _whole_transaction(argv: list[bytes], requests: Requests, waiting: Iterator[WireRequest]) -> Run | Mix | None:
-    """The XADDs, or these and XACKs, behind this request, if it is MULTI and the one behind them is EXEC."""
-    if argv not in _MULTI:
-        return None
-    at = len(requests) - length_hint(waiting)
-    if at + 1 >= len(requests) or requests[at + 1] not in _EXEC:
-        return None
-    found = requests[at]
-    return found if isinstance(found, Run | Mix) else None
 
 
 def _last_before(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from riverbed.store.engine import Engine
 
 # Rows are put into the tables in turns of this length.
-_TURN_S: Final = 0.003
+_TURN_S = 0.003
 
 
 class RowsAhead:

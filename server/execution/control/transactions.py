@@ -113,7 +113,7 @@ class Transactions:
             self._stats.commands_processed += first.done
             return (array_header(first.done) + first.replies,)
         request.argv, request.run = argv, None
-        request.session.transaction.begin_with(behind(run, first.done), len(run))
+        request.session.transaction.begin_with(behind(run, first.done), len(run), only_reads=False)
         return self._execute_queued(request, _Begun(mark, first))
 
     def _execute_queued(self, request: Request, ran: _Begun | None) -> Reply:

@@ -1,15 +1,16 @@
-"""Transactions of XADDs and XACKs that came whole, with their MULTI and EXEC: they run at once, and are not queued."""
+"""Transactions of plain commands that came whole, with their MULTI and EXEC: they run at once, and are not queued."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from importlib import import_module
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
-from riverbed.server.execution.control import spool, transaction_replies
+from riverbed.server.execution.control import spool, transaction_replies, transactions
 from riverbed.store.databases import lent
 from tests.support.runs import bulks, same
 from tests.support.ticks import Ticks, in_loop
@@ -50,13 +51,34 @@ def ran_whole(ticks: Ticks) -> bool:
         ([*ADDS, "XADD s 1-1 f v", *ADDS], True),
         ([*MIX, "XADD new * f v", "XACK in g 9-1", "XADD new 1-1 f v", "XACK in g 10-1"], True),
         (["XADD in * f v", "XADD s MAXLEN = 1 * f v"], True),
+        # other commands beside them, or alone
+        (["XLEN s", *ADDS], True),
+        ([*ADDS, "XLEN s", *MIX, "XLEN in"], True),
+        (["XLEN s", "XRANGE s - +"], True),
+        (["XLEN s"], True),
+        ([], True),
+        (["XACK in g 1-1", "XDEL in 1-1", "XADD in 1-1 f v", "XDEL in 1-1", "XLEN in"], True),
+        (["XREADGROUP GROUP g d COUNT 2 STREAMS in >", "XREAD BLOCK 0 STREAMS s $", "XPENDING in g"], True),
+        (["DEL s", "XLEN s", "XADD s 1-1 f v", "EXPIRE s 100", "TTL s", "RENAME s new", "TYPE new", "KEYS *"], True),
+        (["XRANGE s a b", "XLEN none", "XREADGROUP GROUP no d STREAMS in >", "XTRIM s MAXLEN x"], True),
+        (["XAUTOCLAIM in g d 0 0 COUNT 3", "XCLAIM in g e 0 1-1"], True),
+        (["XLEN s"] * 128, True),
+        (["XADD new * f v", "XLEN s"] * 64, True),
         # these are queued
-        (["XLEN s", *ADDS], False),
+        (["XLEN s"] * 129, False),
         ([*ADDS, "XADD s * f"], False),
-        ([*ADDS, "SELECT 1", *ADDS], False),
+        (["XLEN s", "XLEN"], False),
+        (["XLEN s", "XLEN s t"], False),
+        (["XLEN s", "MULTI", "XLEN s"], False),
+        (["XLEN s", "WATCH s"], False),
+        (["XLEN s", "no such"], False),
+        (["XLEN s", "xLen s"], False),
+        (["XLEN s", "PUBLISH c m"], False),
+        (["XLEN s", "XINFO STREAM s"], False),
+        (["XLEN s", "CLIENT GETNAME"], False),
+        ([*ADDS, "SELECT 1", *ADDS], True),
         (["XRANGE s - + COUNT 1", "XRANGE t - + COUNT 1"], False),
         (["XCLAIM in g d 0 1-1 JUSTID", "XCLAIM in g d 0 2-1 JUSTID"], False),
-        ([], False),
     ],
 )
 def test_a_whole_transaction_does_what_its_commands_do_one_by_one(
@@ -74,7 +96,7 @@ def test_a_whole_transaction_does_what_its_commands_do_one_by_one(
 
     replies = same(tmp_path, scenario)
     assert found == [False, is_whole]
-    if is_whole:
+    if is_whole and commands:
         assert replies[1 : 2 + len(commands)] == [OK, *[QUEUED] * len(commands)]
         assert replies[2 + len(commands)].startswith(b"*%d\r\n" % len(commands))
 
@@ -124,18 +146,67 @@ def test_other_spellings_are_queued(tmp_path: Path, spelling: str) -> None:
     in_loop(body())
 
 
+@pytest.mark.parametrize("commands", [ADDS, ["XLEN s"] * 10])
 @pytest.mark.parametrize(("other", "is_broken"), [("XLEN t", False), ("XADD t * f v", True)])
-def test_a_transaction_of_a_client_that_watches_is_queued(tmp_path: Path, other: str, is_broken: bool) -> None:
-    async def body() -> None:
-        ticks = Ticks(tmp_path)
+def test_a_transaction_of_a_client_that_watches_runs_unless_its_watch_is_broken(
+    tmp_path: Path, other: str, is_broken: bool, commands: list[str]
+) -> None:
+    async def scenario(ticks: Ticks) -> list[bytes]:
         client = ticks.connect()
         await ticks.ask(client, *BEGIN, "WATCH t")
         await ticks.ask(ticks.connect(), other)
-        replies = await ticks.ask(client, "MULTI", *ADDS, "EXEC")
+        replies = await ticks.ask(client, "MULTI", *commands, "EXEC")
         assert (replies[-1] == b"*-1\r\n") == is_broken
-        assert not ran_whole(ticks)
+        assert replies[:-1] == [OK, *[QUEUED] * 10]
+        assert client.session.is_plain
+        ticks.check_accounts()
         # the watch is over
-        assert (await ticks.ask(client, "MULTI", *ADDS, "EXEC"))[-1].startswith(b"*10\r\n")
+        assert (await ticks.ask(client, "MULTI", *commands, "EXEC"))[-1].startswith(b"*10\r\n")
+        return replies
+
+    same(tmp_path, scenario)
+
+
+def test_reads_that_came_whole_wait_for_a_view_as_if_they_had_been_queued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LONG_BYTES", "_BYTES_A_COMMAND", "_MIN_ROOM"):
+        monkeypatch.setattr(transaction_replies, name, 0)
+
+    async def scenario(ticks: Ticks) -> list[list[bytes]]:
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(client, *BEGIN, *ADDS * 3)
+        client.send("XLEN s", "MULTI", "XRANGE s - +", "XLEN s", "XRANGE t - + COUNT 1", "EXEC", "XLEN t")
+        other.send("XADD s * f later", "CLIENT LIST TYPE normal")
+        await ticks.settle()
+        assert client.session.is_plain
+        assert not client.session.transaction.queued_bytes
+        ticks.check_accounts()
+        return [client.replies(), other.replies()[:1]]
+
+    replies, _ = same(tmp_path, scenario)
+    assert replies[0] == b":16\r\n"
+    assert replies[5].startswith(b"*3\r\n*17\r\n")  # what came before the view shows
+    assert replies[6:] == [b":16\r\n"]
+
+
+def test_a_long_whole_transaction_ends_turns_and_others_see_all_of_it_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "TURN_NS", 0)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(client, *BEGIN)
+        ticks.executor.beside.sockets = sockets = Mock()  # they are looked at when a turn has ended
+        other.send("XLEN new")
+        replies = await ticks.ask(client, "MULTI", *["XDEL in 1-1", "XADD new * f v"] * 20, "EXEC", "XLEN new")
+        assert sockets.read.call_count > 20
+        assert ran_whole(ticks)
+        assert (len(replies), replies[-1], replies[-2][:5]) == (43, b":20\r\n", b"*40\r\n")
+        assert other.replies() == [b":0\r\n"]
+        assert (ticks.batches()[-1][0], ticks.batches()[-1][-1]) == (b"MULTI", b"EXEC")
         ticks.close()
 
     in_loop(body())
