@@ -189,6 +189,12 @@ class Session:
         self.is_plain = self.queues_runs = False
         self.attention = True
 
+    def abort(self) -> None:
+        """Close the connection at once, as some requests of the client are lost: it would mistake later replies."""
+        self.begin_closing()
+        self.out.clear()
+        self.peer.abort()
+
     def be(self, user: Login) -> None:
         """Be that user, or the same one with other rights, from the next request on."""
         self.user = user

@@ -75,6 +75,7 @@ class Executor:
         self._time = context.clock.time
         self._next_client_id = 1
         self._tick_due = False
+        self._has_failed = False  # the last tick has met a defect
         self.queue = RequestQueue(self._finish, context.clock.time)
         self._arrivals = self.queue.arrivals
         self._gathering = Gathering(self._loop, context.clock.monotonic, context.stats)
@@ -277,6 +278,10 @@ class Executor:
             session.settle()
         self.want_tick()
 
+    def answered(self) -> set[Session]:
+        """The clients that may have replies of this tick: those that ran, and those that were woken."""
+        return {*self.ran, *self._woken}
+
     def want_tick(self) -> None:
         if not self._tick_due:
             self._tick_due = True
@@ -285,7 +290,10 @@ class Executor:
     # -- the tick ------------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Run one tick; an error that cannot be undone stops the server, as its state in memory is lost."""
+        """Run one tick; an error that cannot be undone stops the server, as its state in memory is lost.
+
+        A defect that two ticks in a row meet stops it as well.  After one, the clients of the tick are cut off.
+        """
         if self.gave_up:
             return
         if self._gathering.is_on and self._waits_for_clients():
@@ -296,6 +304,20 @@ class Executor:
             self.give_up(error)
         except MemoryError:  # outside of a command: between the tables, the log and the replicas
             self.give_up(StateLostError("not enough memory to commit"))
+        except Exception as error:
+            self._tick_failed(error)
+        else:
+            self._has_failed = False
+
+    def _tick_failed(self, error: Exception) -> None:
+        """Go on behind a tick that has met a defect: what it has changed is whole, as commands undo their own part."""
+        log.error("a bug: a tick has failed", exc_info=error)
+        if self._has_failed or self.is_alone:
+            self.give_up(StateLostError("a bug is in the way of every tick"))
+            return
+        self._has_failed = True
+        self._tick_due = False
+        self.want_tick()
 
     def _waits_for_clients(self) -> bool:
         """Whether the tick comes later, with clients that send something by then, or at the end of the wait."""
@@ -371,6 +393,11 @@ class Executor:
         except LogWriteError as error:
             self.failures.commit_failed(error)
             committed = False
+        except StateLostError:
+            raise
+        except Exception as error:  # what it was about to log might be logged twice
+            log.exception("a bug: a commit has failed")
+            raise StateLostError(f"a commit has failed ({type(error).__name__})") from None
         else:
             self.sliced_commands.committed()
         if committed:

@@ -202,7 +202,7 @@ class Failures:
         """Settle all replies so far: their commands are in the log, however the tick ends."""
         self.sliced_commands.committed()
         offset = self._engine.log.end.offset
-        for session in set(self._turns.ran):
+        for session in self._turns.answered():
             session.written_offset = offset  # the end of the tick may find nothing more to commit
             session.out[:] = [wire if is_settled(wire) else Settled(wire) for wire in session.out]
             if session.long_reply is not None:
@@ -221,7 +221,7 @@ class Failures:
             self._answer_nothing()
             return
         self._break_watches()
-        for session in set(self._turns.ran):
+        for session in self._turns.answered():
             session.out[:] = [wire if is_settled(wire) else _undone(wire, refusal) for wire in session.out]
             if session.long_reply is not None and not session.long_reply.is_settled:
                 self._undo_long_reply(session, session.long_reply, refusal)
@@ -232,7 +232,7 @@ class Failures:
 
     def _break_watches(self) -> None:
         """Break watches of expiring keys: a WATCH of this tick may have noted an expiry time that is undone now."""
-        for session in {*self._turns.ran, *self.sliced_commands.uncommitted}:
+        for session in self._turns.answered().union(self.sliced_commands.uncommitted):
             watched = session.transaction.watched
             if watched is not None and any(db.expiring for db in watched.keys):
                 session.transaction.watch_broken = True
@@ -252,7 +252,7 @@ class Failures:
         """Cut off the clients whose replies rest on this tick: only the next start finds out what was done."""
         self._break_watches()
         undone = {session for session, _ in self.sliced_commands.undone()}
-        for session in {*self._turns.ran, *undone}:
+        for session in self._turns.answered() | undone:
             if session in undone or not _has_settled_replies(session):
                 session.out.clear()
                 session.peer.abort()

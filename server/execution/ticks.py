@@ -36,9 +36,11 @@ class Turns(Ticks, Protocol):
     """The part of the executor that its own parts call."""
 
     ran: list[Session]  # sessions that may have replies of this tick
-    is_alone: (
-        bool  # a transaction has ended its turn: nothing may use the tables before it goes on, see `control/beside.py`
-    )
+    # A transaction has ended its turn: nothing may use the tables before it goes on, see `control/beside.py`.
+    is_alone: bool
+
+    def answered(self) -> set[Session]:
+        """The clients that may have replies of this tick: those that ran, and those that were woken."""
 
     def resume(self, session: Session) -> None:
         """Let the client's held-back requests run, and its replies go out, with this tick or the next."""

@@ -225,11 +225,11 @@ class Waiters:
         self, session: Session, number: int, places: list[tuple[Place, Hashable]], *, needs_keys: bool
     ) -> None:
         for place, topic in places:
-            lines = self._by_key[place]
-            line = lines[topic]
-            if line.get(session) == number:  # else it is there again
+            line = self._line(place, topic)
+            if line.get(session) == number:  # else it is there again, or has been
                 del line[session]
                 if not line:
+                    lines = self._by_key[place]
                     del lines[topic]
                     if not lines:
                         del self._by_key[place]

@@ -132,7 +132,8 @@ class Beside:
                 if self._run_some(session, requests):
                     ran.append(session)
             except BaseException:
-                _cut_off([session, *(each for each, _ in left)])
+                for each in [session, *(other for other, _ in left)]:
+                    each.abort()
                 raise
 
     def _run_some(self, session: Session, requests: Requests) -> int:
@@ -164,14 +165,6 @@ class Beside:
     def _send(self, sessions: list[Session]) -> None:
         """Send clients their replies, if none of these waits for the commit and nothing else is to be done for them."""
         self._outbox.release([each for each in sessions if not each.attention and _are_settled(each)])
-
-
-def _cut_off(sessions: list[Session]) -> None:
-    """Close the connections of clients some of whose requests are lost: later replies would be taken for theirs."""
-    for session in sessions:
-        session.begin_closing()
-        session.out.clear()
-        session.peer.abort()
 
 
 def _are_settled(session: Session) -> bool:

@@ -209,6 +209,33 @@ def test_replies_that_wait_for_their_tick_learn_of_a_commit_that_fails_before_it
     in_loop(body())
 
 
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("read", ["XREAD BLOCK 0 STREAMS s $", "XREADGROUP GROUP g c BLOCK 0 STREAMS s >"])
+def test_a_reader_that_is_woken_before_a_commit_on_the_way_learns_how_that_has_ended(
+    tmp_path: Path, read: str, fails: bool
+) -> None:
+    """It was sent the entry that was undone, as only clients that had asked for something in the tick were told."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, appendfsync="always")
+        reader, writer = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, "XGROUP CREATE s g $ MKSTREAM")
+        assert await ticks.ask(reader, read) == []
+        ticks.files.fail("write", errno.ENOSPC, after=0 if fails else 1)
+        replies = await ticks.ask(writer, "XADD s 1-1 f v", "SAVE", "XADD s 2-1 f v")
+        if fails:
+            assert replies[0].startswith(b"-MISCONF ")
+            assert [reply[:9] for reply in reader.replies()] == [b"-MISCONF "]
+        else:  # the commit at the end of the tick fails
+            assert replies[0] == b"$3\r\n1-1\r\n"
+            assert replies[2].startswith(b"-MISCONF ")
+            [reply] = reader.replies()
+            assert b"1-1" in reply
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_replica_that_cannot_be_sent_a_batch_costs_its_connection_and_not_the_tick(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)

@@ -984,6 +984,109 @@ def test_clients_that_arrive_while_writes_are_refused_can_read(tmp_path: Path) -
     in_loop(body())
 
 
+class FailingClock(HandClock):
+    """A clock one of whose readings is a defect: the one behind `left` others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = -1
+
+    def time(self) -> float:
+        self.left -= 1
+        if self.left == -1:
+            raise RuntimeError("planted")
+        return super().time()
+
+
+def test_a_client_is_answered_or_cut_off_wherever_a_tick_meets_a_defect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Requests that a tick had taken were lost, and replies that it had made waited for another client's request."""
+    cut_off: list[bool] = []
+    readings: list[int] = []
+
+    async def body(directory: Path, at: int) -> None:
+        ticks = Ticks(directory, clock=(clock := FailingClock()))
+        reader, writer, other = (ticks.connect() for _ in range(3))
+        await ticks.ask(reader, "XREAD BLOCK 0 STREAMS s $")
+        await ticks.ask(writer, "XADD s 1-1 f v", "XREAD BLOCK 0 STREAMS s $")
+        reader.replies()
+        clock.left = at
+        writer.send("CLIENT UNBLOCK 1")
+        reader.send("XADD s 2-1 f v", "PING", "XLEN s")
+        other.send("XLEN none", "ECHO x", "MULTI", "PING", "EXEC")
+        await ticks.settle()
+        readings.append(at - clock.left)
+        clock.left = -1
+        await ticks.settle()
+        assert not ticks.executor.gave_up
+        for client, count in ((reader, 3), (other, 5)):
+            replies = client.replies()
+            assert client.is_closed or len(replies) == count, (at, replies)
+            cut_off.append(client.is_closed)
+        newcomer = ticks.connect()
+        assert await ticks.ask(newcomer, "PING", "XLEN s") in ([b"+PONG\r\n", b":%d\r\n" % count] for count in (1, 2))
+        ticks.close()
+
+    for at in range(40):
+        in_loop(body(tmp_path / str(at), at))
+    assert 5 < max(readings) < 40
+    assert {True, False} == set(cut_off)
+    assert caplog.text.count("a bug: a tick has failed") > 3
+
+
+def test_replies_of_a_tick_whose_end_has_met_a_defect_leave_with_the_next(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        over = ticks.executor.events.tick_over
+
+        def fail() -> NoReturn:
+            over.remove(fail)
+            raise RuntimeError("planted")
+
+        over.append(fail)
+        assert await ticks.ask(client, "XADD s 1-1 f v", "PING") == [added("1-1"), b"+PONG\r\n"]
+        assert ticks.batches() == [[b"XADD s 1-1 f v"]]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(
+    ("is_commit", "line"),
+    [
+        (False, "a bug is in the way of every tick; stopping"),
+        (True, "a commit has failed (RuntimeError); stopping"),
+    ],
+)
+def test_a_defect_that_each_tick_meets_or_a_commit_stops_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_commit: bool, line: str
+) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("planted")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        with monkeypatch.context() as patch:
+            if is_commit:
+                patch.setattr(Engine, "commit", fail)
+            else:
+                ticks.executor.events.tick_over.append(fail)
+            client.send("XADD s 1-1 f v")
+            await ticks.settle()
+        assert client.replies() == []
+        assert ticks.executor.gave_up
+        assert line in caplog.text
+        ticks.server.maintenance.stop()
+        ticks.server.checkpoints.stop()
+        ticks.server.checkpoints.close()
+        ticks.engine.abandon()
+
+    in_loop(body())
+
+
 def test_a_tick_that_finds_no_memory_to_commit_cuts_its_clients_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

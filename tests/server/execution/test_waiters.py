@@ -8,7 +8,7 @@ import pytest
 
 from riverbed.server.commands.session import Session
 from riverbed.server.execution.control.watches import Watches
-from riverbed.server.execution.waiters import Waiters, add_interest, drop_interest
+from riverbed.server.execution.waiters import AT_ONCE, Waiters, add_interest, drop_interest
 from riverbed.server.protocol.replies import Block
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -295,6 +295,27 @@ def test_a_watch_breaks_when_its_key_changes_and_not_otherwise(tmp_path: Path) -
         assert room.db.interest == {b"b": 1}
         watches.clear(second)
         assert room.db.interest == {}
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_wait_that_ends_before_the_one_before_it_has_left_all_lines_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The first key's line was gone when the first wait came to it: KeyError, and 99 keys stayed waited for."""
+
+    async def body() -> None:
+        ticks, room = in_room(tmp_path)
+        waiters, [session, *_] = room.waiters, room.sessions
+        keys = tuple(b"k%d" % number for number in range(3 * AT_ONCE))
+        waiters.block(session, Block(keys, None, [b"XREAD"], topics=(1,) * len(keys), has_news=lambda *_: False))
+        while waiters.has_work:
+            waiters.join()
+        waiters.release(session)
+        waiters.block(session, Block(keys[:1], None, [b"XREAD"], topics=(1,)))
+        waiters.release(session)
+        while waiters.has_work:
+            waiters.leave()
+        assert (waiters.key_count, room.db.interest) == (0, {})
         ticks.close()
 
     in_loop(body())
