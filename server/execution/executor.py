@@ -393,7 +393,7 @@ class Executor:
         except LogWriteError as error:
             self.failures.commit_failed(error)
             committed = False
-        except StateLostError:
+        except (StateLostError, MemoryError):
             raise
         except Exception as error:  # what it was about to log might be logged twice
             log.exception("a bug: a commit has failed")

@@ -381,7 +381,7 @@ class FastPath:
         self, argv: list[bytes], requests: Requests, waiting: Iterator[WireRequest], plain: FastCommands
     ) -> Whole | None:
         """What follows this request, if it is MULTI, and all up to EXEC are there and are `plain` commands."""
-        if argv not in _MULTI:
+        if argv not in _MULTI or plain is _NOTHING:
             return None
         at = len(requests) - length_hint(waiting)
         count, only_reads = 0, True

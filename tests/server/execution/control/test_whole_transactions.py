@@ -211,12 +211,30 @@ def test_a_long_whole_transaction_ends_turns_and_others_see_all_of_it_or_nothing
     in_loop(body())
 
 
-@pytest.mark.parametrize("before", ["CLIENT REPLY OFF", "CLIENT REPLY SKIP", "SUBSCRIBE news", "MULTI"])
-def test_a_client_that_is_not_plain_is_answered_as_ever(tmp_path: Path, before: str) -> None:
+@pytest.mark.parametrize("commands", [ADDS, ["XLEN s"], []])
+@pytest.mark.parametrize(
+    "before",
+    [
+        ["CLIENT REPLY OFF"],
+        ["CLIENT REPLY SKIP"],
+        ["SUBSCRIBE news"],
+        ["MULTI"],
+        ["MULTI", "XADD s * f v"],
+        ["MULTI", "XADD s"],
+        ["ACL SETUSER default -multi"],
+        ["ACL SETUSER default -@all"],
+        ["ACL SETUSER u on >p", "AUTH u p"],
+        ["ACL SETUSER default off", "RESET"],
+        ["MONITOR"],
+        ["CLIENT PAUSE 100000", "PING"],
+        ["REPLICAOF 127.0.0.1 1"],
+    ],
+)
+def test_a_client_that_is_not_plain_is_answered_as_ever(tmp_path: Path, before: list[str], commands: list[str]) -> None:
     async def scenario(ticks: Ticks) -> list[bytes]:
         client = ticks.connect()
         await ticks.ask(client, *BEGIN)
-        return await ticks.ask(client, before, "MULTI", *ADDS, "EXEC")
+        return await ticks.ask(client, *before, "MULTI", *commands, "EXEC", "PING")
 
     same(tmp_path, scenario)
 
