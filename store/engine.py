@@ -23,7 +23,8 @@ from pathlib import Path
 
 import lmdb
 
-from riverbed.store.disk.files import Files, OsFiles
+from riverbed.store.disk.files import Files
+from riverbed.store.disk.locks.held_directory import HeldDirectory, HeldFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.spill import Spill
 from riverbed.store.errors import (
@@ -66,7 +67,8 @@ class Engine:
         self.directory = directory
         self.options = options
         self.clock = clock
-        self.files = files = files or OsFiles()
+        self.held = HeldDirectory(directory)
+        self.files = files = files or HeldFiles(self.held)
         self._execute = execute
         self.space = Space(directory, options, files)
         self._changes_at_checkpoint = 0  # what `WriteTxn.changes` was
@@ -77,6 +79,7 @@ class Engine:
             self._lock = undo.enter_context(contextlib.ExitStack())
             self._lock.enter_context(lock_directory(directory))
             self._opening = opening = Opening(undo, directory, options, execute, files)
+            self.held.settle()
             self.txn = txn = opening.txn
             self.recovery = opening.report
             self.refusals = Refusals(self.space, txn)

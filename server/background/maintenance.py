@@ -15,6 +15,7 @@ import lmdb
 
 from riverbed.server.background.readers import Readers
 from riverbed.store.databases import consumer_ttl
+from riverbed.store.disk.locks.held_directory import MOVED
 from riverbed.store.errors import LACKS_ROOM, DamagedRowError, StateLostError
 from riverbed.store.streams import idempotence
 
@@ -143,6 +144,8 @@ class Maintenance:
             self._ticks.want_tick()
         self.purge_soon()
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
+            if not self._check_directory():
+                return
             self._check_space()
             self._check_clients(now_ms)
         self._report_refusal()
@@ -172,6 +175,17 @@ class Maintenance:
         else:
             log.warning("%s: writes are refused", refusal.value)
         self._reported_refusal = refusal
+
+    def _check_directory(self) -> bool:
+        """Stop the server when its directory is at its path no more; -> whether it goes on.
+
+        Another server may have begun a store there, which this one would take for its own.  What was acknowledged is in
+        the directory that was moved, in the log.
+        """
+        if not self._engine.held.is_gone:
+            return True
+        self._ticks.give_up(StateLostError(f"{MOVED} ({self._engine.held.path})"))
+        return False
 
     def _check_space(self) -> None:
         self._readers.look()

@@ -143,18 +143,17 @@ class Tables:
         self._syncs_later = syncs_later
         self._reader_lock: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
-        self._mapped = MappedFile(path / DATA_NAME)
         if readonly and not frozen:
             power_loss.refuse_doubt(path)
             self._reader_lock = hold_instead_of_registering(directory, path)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._release_reader_lock)
             is_locked = not frozen and self._reader_lock is None
             syncs = not (syncs_later or is_draft)
             self.env = _open(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs=syncs)
-        except BaseException:
-            self._release_reader_lock()
-            raise
-        try:
+            undo.callback(self.env.close)
+            self._mapped = MappedFile(path / DATA_NAME)
+            undo.callback(self._mapped.close)
             require_whole(self.env, path / DATA_NAME)
             self._first = self.env.begin(write=True) if commits_later else None
             is_new = self._check_version(readonly, frozen)
@@ -166,10 +165,7 @@ class Tables:
                 power_loss.begin_use(path)
             elif may_be_marked:
                 power_loss.end_use(path)  # removes an older mark: from now on every commit is durable
-        except BaseException:
-            self.env.close()
-            self._release_reader_lock()
-            raise
+            undo.pop_all()
 
     def begin(self) -> lmdb.Transaction[bytes]:
         """A new write transaction.  Raises lmdb.Error."""
@@ -338,8 +334,8 @@ class Tables:
         self.retry_mark()
 
     def retry_mark(self) -> None:
-        """Write the mark that `distrust` could not write."""
-        if self._lacks_mark:
+        """Write the mark that `distrust` could not write; where our file is no more, it would be another's."""
+        if self._lacks_mark and self._mapped.is_at_its_path:
             with contextlib.suppress(OSError):
                 power_loss.distrust(self.path)
                 self._lacks_mark = False
@@ -355,7 +351,7 @@ class Tables:
         if self._syncs_later and self.failure is None:
             with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start resolves it
                 self.env.sync(True)
-                if is_log_durable:
+                if is_log_durable and self._mapped.is_at_its_path:
                     power_loss.end_use(self.path)
         self.env.close()
         self._mapped.close()

@@ -15,10 +15,15 @@ _GROWN: Final = 8
 
 
 class MappedFile:
-    """The pages of the file at `path`, as the last commit has left them."""
+    """The pages of the file at `path`, as the last commit has left them.
+
+    It stays open, so that another file that takes its place is never read as if it were this one.
+    """
 
     def __init__(self, path: Path) -> None:
+        """Raises OSError."""
         self._path = path
+        self._fd = open_file(path, os.O_RDONLY)
         self._pages: mmap.mmap | bytes = b""
         self._looked_for = -1  # the commit behind which it was looked whether the file has grown
 
@@ -36,18 +41,25 @@ class MappedFile:
         """
         try:
             mapped = len(self._pages)
-            unmapped = self._path.stat().st_size - mapped
+            unmapped = os.fstat(self._fd).st_size - mapped
             if not unmapped or (mapped > _LARGE and unmapped < mapped // _GROWN):
                 return
-            fd = open_file(self._path, os.O_RDONLY)
-            try:
-                pages = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-            finally:
-                os.close(fd)
+            pages = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
             return  # LMDB is asked for what is not mapped
         pages.madvise(mmap.MADV_RANDOM)
         self._pages = pages
 
+    @property
+    def is_at_its_path(self) -> bool:
+        """Whether the file at the path is still this one: the system gives its number to no other while it is open."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except OSError:
+            return False
+
     def close(self) -> None:
         self._pages = b""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -35,18 +38,35 @@ def test_keys_are_found_as_the_last_commit_has_left_them_while_the_file_grows(tm
 
 
 def test_keys_are_in_doubt_where_the_file_cannot_be_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, "planted")
+
     tables = Tables(tmp_path, 1 << 30)
     with tables.begin() as txn:
         txn.put(b"key", b"row", db=tables.handles["entries"])
         commit_no = txn.id()
     with monkeypatch.context() as patch:
-        patch.setattr(mapped, "open_file", lambda path, flags: os.open(tmp_path / "nothing", flags))
+        patch.setattr(mmap, "mmap", fail)
         assert found(tables, commit_no, [b"key"]) == b"\0"
     with tables.begin() as txn:
         txn.put(b"other", b"row", db=tables.handles["entries"])
         commit_no = txn.id()
     assert found(tables, commit_no, [b"key", b"other", b"more"]) == b"\1\1\0"
     tables.close()
+
+
+def test_another_file_at_its_path_is_never_read_in_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"own" * 4096)
+    pages = mapped.MappedFile(path)
+    assert pages.is_at_its_path
+    path.rename(tmp_path / "moved")
+    assert not pages.is_at_its_path
+    path.write_bytes(b"another's" * 8192)
+    assert not pages.is_at_its_path
+    assert bytes(pages.pages(1)) == b"own" * 4096
+    pages.close()
+    pages.close()
 
 
 def test_a_large_file_is_mapped_again_only_when_it_has_grown_much(tmp_path: Path) -> None:
