@@ -48,7 +48,6 @@ log = logging.getLogger("riverbed")
 UNDER_WAY: Final = "ERR a snapshot is under way already"
 # The errors that a snapshot may end with; any other is a defect.
 _EXPECTED: Final = (WorkerError, DamagedRowError, LogWriteError, StateLostError, lmdb.Error, OSError)
-# A program of the tools, with libraries that the server does without.
 BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins with one of the first two"
 
 

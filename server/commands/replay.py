@@ -35,8 +35,6 @@ class _NoPeer:
 
     def abort(self) -> None: ...
 
-    def send(self, data: bytes) -> None: ...
-
     def output_bytes(self) -> int:
         return 0
 

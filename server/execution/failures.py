@@ -24,6 +24,7 @@ from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.gate import MISCONF
 from riverbed.server.limits.rare_lines import RareLine
+from riverbed.server.protocol.counting import count_replies
 from riverbed.server.protocol.encode import array_header, error_line
 from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, Refusal, UnknownOutcomeError
@@ -43,9 +44,6 @@ log = logging.getLogger("riverbed")
 _REPORT_SECONDS: Final = 60
 # In the place of what LMDB says, which names an argument of its library.
 MAP_FULL: Final = "it has no room for its rows, see lmdb-map-size"
-# First bytes of replies that say how much follows: bytes, or values.
-_BULKS: Final = (b"$", b"=", b"!")
-_ARRAYS: Final = (b"*", b"~", b"%")
 
 
 class Sliced(Protocol):
@@ -271,27 +269,7 @@ def _undone(wire: bytes, refusal: Refusal) -> bytes:
         line = _refusal(refusal)
         parts = [line if part is None else part for part in wire.lasting]
         return Settled(array_header(len(parts)) + b"".join(parts))
-    return Settled(_refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"") * _reply_count(wire))
-
-
-def _reply_count(wire: bytes) -> int:
-    """How many replies `wire` holds: what answers requests that are neighbours is one piece."""
-    count = at = 0
-    while at < len(wire):
-        left = 1  # values until the end of this reply
-        while left > 0:
-            end = wire.find(b"\r\n", at)
-            if end < 0:
-                return max(count, 1)  # a part of a long one
-            start, at = at, end + 2
-            kind = wire[start : start + 1]
-            left -= 1
-            if kind in _BULKS and wire[start + 1 : end] != b"-1":
-                at += int(wire[start + 1 : end]) + 2
-            elif kind in _ARRAYS:
-                left += max(int(wire[start + 1 : end]), 0) * (2 if kind == b"%" else 1)
-        count += 1
-    return max(count, 1)
+    return Settled(_refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"") * count_replies(wire))
 
 
 def _refusal(refusal: Refusal, kept: bytes = b"") -> Settled:

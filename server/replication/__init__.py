@@ -8,7 +8,10 @@
     applier     applies what comes on it, in slices
     attempts    when it is tried again, and what went wrong before
     link        the handshake on that link, and its bytes
+    needs       what a follower and its applier need of their server
     fullsync    a whole state received beside the old one, replayed by a process of its own, and swapped in
+    replacement puts the store of a full sync in the place of ours
+    worker      the process that replays it
     role        whether we are primary or replica; what commands ask
 
 The stream is the log.  A replica of ours is sent the log's bytes as they are and appends the same bytes; a real Redis
