@@ -137,13 +137,15 @@ class Transaction:
         as long as EXEC may wait for a view.
         """
         self.begin()
+        if self._is_in_vain:
+            return
+        self.queued, self.queued_count, self.only_reads = requests, count, only_reads
         if only_reads:
             for request in requests:
                 assert isinstance(request, list), "a run of reads is queued one by one"
-                self.queue(request, request[0].lower(), only_reads=True)
-        else:
-            self.queued, self.only_reads = requests, False
-            self.queued_count = count
+                self.samples.setdefault((request[0].lower(), True), request)
+            self.queued_bytes = batch_bytes(requests)
+            self._account.grow(self.queued_bytes)
 
     def queue(self, argv: list[bytes], name: bytes, *, only_reads: bool) -> None:
         """Keep a request for EXEC, unless EXEC will not run it: of the command `name`; whether it only reads."""
