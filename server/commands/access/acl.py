@@ -13,7 +13,7 @@ from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.logins import apply_user, cut_off
 from riverbed.server.commands.access.rules import RuleError, UnmatchedParenthesisError, joined
 from riverbed.server.commands.access.selector import CATEGORIES, Selector, commands_of
-from riverbed.server.commands.access.users import DEFAULT_USER, UserFileError, Users, is_name, read_file
+from riverbed.server.commands.access.users import DEFAULT_USER, UserFileError, Users, is_name, read_file, without_lines
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.dispatch import find_command
 from riverbed.server.commands.redaction import all_but_the_name
@@ -205,16 +205,20 @@ def acl_log(request: Request) -> Reply:
 
 @command("ACL LOAD", _ADMIN, summary="Takes the users from the file aclfile.")
 def acl_load(request: Request) -> Reply:
-    """ACL LOAD -> OK.  All users of the file, or none; clients of users that changed or are gone are cut off."""
+    """ACL LOAD -> OK.  All users of the file, or none; clients of users that changed or are gone are cut off.
+
+    The users are those of a start with this file, so where it has no line for `default`, `requirepass` protects it:
+    Redis lets everybody in then.
+    """
     path = _file(request)
     try:
-        users = _users(request)
-        made = Users(sees_all_channels=users.sees_all_channels)
+        made = without_lines(request.context.config)
         made.add_lines(read_file(path))
     except OSError as error:
         raise CommandError(f"ERR Error loading ACLs, opening file '{path}': {error.strerror}") from None
     except UserFileError as error:
         raise CommandError(f"ERR {_shown(str(error))}") from None
+    users = _users(request)
     for user in list(users):
         new = made.get(user.name)
         if user is users.default or (new is not None and bytes(new) == bytes(user)):

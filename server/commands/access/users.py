@@ -131,9 +131,7 @@ class Users:
 def configured(config: Config) -> Users:
     """The users that the settings ask for.  Raises UserFileError, OSError."""
     load_commands()  # their rules name commands
-    users = Users(sees_all_channels=config.acl_pubsub_default == "allchannels")
-    if config.requirepass:
-        users.require_password(config.requirepass)
+    users = without_lines(config)
     if config.aclfile and config.users:
         raise UserFileError("users are either lines `user` of the configuration or lines of an aclfile, not both")
     users.add_lines(
@@ -141,6 +139,13 @@ def configured(config: Config) -> Users:
         if config.aclfile
         else ((place, [os.fsencode(word) for word in words]) for place, words in config.users)
     )
+    return users
+
+
+def without_lines(config: Config) -> Users:
+    """What the lines of a file are added to: `default`, with the password of `requirepass` until a line changes it."""
+    users = Users(sees_all_channels=config.acl_pubsub_default == "allchannels")
+    users.require_password(config.requirepass)
     return users
 
 

@@ -351,6 +351,39 @@ def test_an_aclfile_is_saved_loaded_and_read_at_a_start(start_riverbed: StartRiv
         assert admin.ask("ACL", "LIST") == before
 
 
+def test_requirepass_protects_default_where_the_aclfile_has_no_line_for_it(
+    start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("user u on >p ~* +@all\n")
+    server = start_riverbed(options={"aclfile": file, "requirepass": "one"})
+
+    def enters(*password: str) -> bool:
+        with server.client() as client:
+            return not (client.ask("AUTH", *password) if password else client.ask("PING")).startswith(b"-")
+
+    with logged_in(server, "u", "p") as admin:
+        at_start = admin.ask("ACL", "LIST")
+        assert admin.ask("ACL", "LOAD") == b"+OK\r\n"
+        assert admin.ask("ACL", "LIST") == at_start
+        assert (enters(), enters("one")) == (False, True)
+        set_user(admin, "default", ">two")
+        admin.ask("CONFIG", "SET", "requirepass", "three")
+        assert admin.ask("ACL", "LOAD") == b"+OK\r\n"
+        assert (enters(), enters("one"), enters("two"), enters("three")) == (False, False, False, True)
+        assert admin.ask("ACL", "SAVE") == b"+OK\r\n"
+        assert "user default on #" in file.read_text()
+    server.restart()
+    assert (enters(), enters("one"), enters("three")) == (False, False, True)  # its line decides now
+    with logged_in(server, "u", "p") as admin:
+        assert admin.ask("ACL", "LOAD") == b"+OK\r\n"
+        assert (enters(), enters("one"), enters("three")) == (False, False, True)
+        admin.ask("CONFIG", "SET", "requirepass", "")
+        file.write_text("user u on >p ~* +@all\n")
+        assert admin.ask("ACL", "LOAD") == b"+OK\r\n"
+        assert enters()
+
+
 def test_an_aclfile_that_is_no_file_or_too_long_is_refused_at_once(
     start_riverbed: StartRiverbed, tmp_path: Path
 ) -> None:
