@@ -46,4 +46,4 @@ class ScrubStatus:
     def keep(self, names: Set[str]) -> None:
         """Forget the damage of files that are gone."""
         for name in self.damage.keys() - names:
-            del self.damage[name]
+            self.damage.pop(name, None)  # a thread may have been faster
