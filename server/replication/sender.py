@@ -134,6 +134,8 @@ class Sender:
 
     def begin(self, replication_id: str, offset: int) -> None:
         """Answer a replica that has the log of `replication_id` up to `offset`."""
+        if self._closed:  # it has gone, and may come back for a prefix that is kept
+            return
         engine = self._engine
         prefix = self._bases.take_prefix(replication_id, offset)
         if prefix is not None:

@@ -13,6 +13,7 @@ import pytest
 
 from riverbed.server.execution.control.pauses import Hold
 from riverbed.server.replication.sender import GETACK
+from riverbed.store.log.tail import LogTail
 from tests.support.ticks import Ticks, in_loop
 
 QUESTION = b"REPLCONF GETACK *"
@@ -63,6 +64,24 @@ def test_only_foreign_replicas_are_asked_and_once_for_each_offset_that_was_writt
                 await ticks.settle()
             assert questions(ticks) == number * asked // 3
             assert ticks.engine.log.end.offset == end
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_replica_that_has_gone_before_its_answer_is_made_is_sent_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        replica = ticks.connect().session
+        primary, engine = ticks.server.replication.primary, ticks.engine
+        primary.keep_prefix("a" * 40, 5, LogTail(engine.log, engine.files, engine.log.end, verbatim=False))
+        for asked in [("a" * 40, 5), (engine.log.replids.replication_id, engine.log.end.offset), ("?", -1)]:
+            primary.attach(replica, *asked)
+            primary.detach(replica)
+            await ticks.settle()
+        stats = ticks.executor.stats
+        assert (stats.syncs_full, stats.syncs_partial, stats.syncs_refused) == (0, 0, 0)
+        assert primary.awaits_return
         ticks.close()
 
     in_loop(body())
