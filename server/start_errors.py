@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,8 @@ def explained(error: StoreError | OSError | lmdb.Error, config: Config) -> str:
             )
         case lmdb.Error():
             return f"{config.dir} cannot be opened: LMDB says {error}; `riverbed check {config.dir}` shows more"
+    if isinstance(error, socket.gaierror):  # its number is none of those below
+        return f"cannot start: {error.filename}: {error.strerror}"
     detail = os.strerror(error.errno) if error.errno else str(error)
     if isinstance(error.filename, (str, bytes)):
         detail = f"{os.fsdecode(error.filename)}: {detail}"

@@ -73,7 +73,8 @@ def bind(addresses: Iterable[str], port: int) -> list[socket.socket]:
                 continue
             for sock in sockets:
                 sock.close()
-            raise OSError(error.errno, f"{error.strerror or error}", f"{host}:{port}") from None
+            kind = socket.gaierror if isinstance(error, socket.gaierror) else OSError  # their numbers are no errnos
+            raise kind(error.errno, f"{error.strerror or error}", f"{host}:{port}") from None
     return sockets
 
 
@@ -91,7 +92,10 @@ def accept(sock: socket.socket, backlog: int) -> None:
 
 def _bind_host(host: str, port: int) -> list[socket.socket]:
     """Sockets bound to `host`, a name that may stand for several addresses."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError:  # a part of the name is empty, or longer than a name may have it
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
     with contextlib.ExitStack() as held:
         sockets = []
         for family, kind, protocol, _, address in dict.fromkeys(found):

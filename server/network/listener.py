@@ -48,6 +48,7 @@ class Listener:
         self.metrics: Metrics | None = None
         self._addresses = addresses
         self._servers: list[asyncio.Server] = []
+        self._unix_place: tuple[int, int] | None = None  # the device and the inode of the Unix socket that it made
         self._tcp: list[socket.socket] = []
         self._handshakes = server.tls.new_handshakes()
         config.observe("tcp-keepalive", self._keep_alive)
@@ -73,6 +74,7 @@ class Listener:
             self._servers.append(await loop.create_server(self._accept_tls, sock=sock, backlog=backlog))
         if config.unixsocket:
             sock = make_unix_socket(config)
+            self._unix_place = _place_of(config.unixsocket)
             self._servers.append(await loop.create_unix_server(self._accept_local, sock=sock, backlog=backlog))
 
     def _accept(self) -> asyncio.Protocol:
@@ -104,11 +106,31 @@ class Listener:
                 keep_alive(sock, self.config.tcp_keepalive)
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more, and remove the Unix socket."""
         self._tcp.clear()
+        self._remove_unix_socket()
         for server in self._servers:
             server.close()
         self._handshakes.close()
+
+    def _remove_unix_socket(self) -> None:
+        """Remove it unless another program's has taken its place.  It is still open, so no other has its inode."""
+        place, self._unix_place = self._unix_place, None
+        path = self.config.unixsocket
+        try:
+            if place is not None and place == _place_of(path):
+                os.unlink(path)
+        except OSError as error:
+            log.warning("the Unix socket was not removed: %s", error)
+
+
+def _place_of(path: str) -> tuple[int, int] | None:
+    """The device and the inode of a file; None when it is gone."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def make_unix_socket(config: Config) -> socket.socket:

@@ -132,6 +132,18 @@ def test_port_in_use_is_told(riverbed: RiverbedServer, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["nosuchhost.invalid", "a" * 64, "a..b"])
+def test_a_name_that_stands_for_no_address_is_told(tmp_path: Path, name: str) -> None:
+    port = free_port()
+    status, out, _ = start_in_vain("--port", port, "--bind", name, "--dir", tmp_path / "d")
+    assert status == 1
+    try:
+        socket.getaddrinfo("nosuchhost.invalid", port)
+    except socket.gaierror as error:
+        told = error.strerror if "invalid" in name else "Name or service not known"
+    assert out.splitlines()[-1].endswith(f" # cannot start: {name}:{port}: {told}")
+
+
 def test_one_port_for_clients_and_for_metrics_is_told(tmp_path: Path) -> None:
     port = free_port()
     words = ("--port", port, "--metrics-port", port, "--bind", "127.0.0.1", "--dir", tmp_path / "d")

@@ -164,6 +164,53 @@ def test_a_server_does_not_take_the_unix_socket_of_another(start_riverbed: Start
         assert client.ask("PING") == b"+PONG\r\n"
 
 
+def test_a_server_that_stops_removes_its_unix_socket(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = start_riverbed(options={"unixsocket": path})
+    assert path.is_socket()
+    server.stop()
+    assert not os.path.lexists(path)
+
+
+def test_a_server_that_stops_leaves_what_has_taken_the_place_of_its_unix_socket(
+    start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    path = tmp_path / "s"
+    server = start_riverbed(options={"unixsocket": path})
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        server.stop()
+        assert path.is_socket()
+    path.unlink()
+    server.start()
+    path.unlink()
+    server.stop()
+    assert "the Unix socket was not removed" not in server.log_text()
+
+
+def test_a_unix_socket_that_cannot_be_removed_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        config = Config.load(["--port", "0", "--unixsocket", str(tmp_path / "s")])
+        opened = listener.Listener(config, ticks.server, Addresses(config))
+        await opened.listen()
+
+        def forbidden(path: str) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+        monkeypatch.setattr(os, "unlink", forbidden)
+        opened.close()
+        monkeypatch.undo()
+        ticks.close()
+
+    in_loop(body())
+    warned = f"the Unix socket was not removed: [Errno 13] Permission denied: '{tmp_path / 's'}'"
+    assert caplog.messages.count(warned) == 1
+
+
 @pytest.mark.parametrize("kind", ["file", "link", "directory"])
 def test_a_path_that_is_no_socket_is_not_removed(start_riverbed: StartRiverbed, tmp_path: Path, kind: str) -> None:
     path = tmp_path / "s"
