@@ -214,6 +214,7 @@ class Request:
     """One command of one client.  Reused from request to request: keep nothing of it."""
 
     __slots__ = (
+        "_stats",
         "argv",
         "context",
         "db",
@@ -233,6 +234,7 @@ class Request:
         """`context` is None for the commands of a log, which need none."""
         if context is not None:
             self.context = context
+        self._stats = None if context is None else context.stats
         self.session = session
         self.txn = txn
         self.db = session.db
@@ -244,6 +246,17 @@ class Request:
         # bytes of its reply that may be kept in memory; None for no limit, as a log gets no reply
         self.room: int | None = LONG_BYTES
         self.in_transaction = False
+
+    def count_lookup(self, found: bool, times: int = 1) -> None:
+        """Count lookups of a key as hits or misses, where Redis does.  The commands of a log are not counted."""
+        if self._stats is not None:
+            self._stats.count_lookup(found, times)
+
+    def lookup(self, key: bytes) -> Stream | None:
+        """The stream `key`, counted as a hit or a miss."""
+        stream = self.db.stream(key, self.now_ms)
+        self.count_lookup(stream is not None)
+        return stream
 
     def existing_stream(self, key: bytes) -> Stream:
         """The stream `key`.  Raises CommandError when there is none."""

@@ -366,12 +366,12 @@ class Stats:
         self.errors[code] = self.errors.get(code, 0) + 1
         self.error_replies += 1
 
-    def count_lookup(self, found: bool) -> None:
+    def count_lookup(self, found: bool, times: int = 1) -> None:
         """Count a read command's lookup of a key."""
         if found:
-            self.keyspace_hits += 1
+            self.keyspace_hits += times
         else:
-            self.keyspace_misses += 1
+            self.keyspace_misses += times
 
     # -- rates
 

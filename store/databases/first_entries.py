@@ -16,23 +16,31 @@ if TYPE_CHECKING:
     from riverbed.store.streams.reading import ReadableStream
 
 
-def first_entries(db: Database, bounds: list[tuple[bytes, bytes, bytes]], now_ms: int) -> list[bytes | None]:
-    """The first entry of each (key, first packed ID, last packed ID), in order; None where there is none.
+def first_entries(
+    db: Database, bounds: list[tuple[bytes, bytes, bytes]], now_ms: int
+) -> tuple[list[bytes | None], int]:
+    """The first entry of each (key, first packed ID, last packed ID), in order, None where there is none.
 
-    All rows are in memory together: the caller has made sure that they are small.  Raises DamagedRowError.
+    -> these, and for how many of them there is no stream.  All rows are in memory together: the caller has made sure
+    that they are small.  Raises DamagedRowError.
     """
     wanted: list[bytes] = []
     looks: list[tuple[ReadableStream | None, bytes]] = []
     known: bytes | None = None
     stream: ReadableStream | None = None
     begin = b""
+    is_absent = False
+    absent = 0
     for key, low, high in bounds:
         if key is not known:
             known, stream = key, db.readable(key, now_ms)
+            is_absent = stream is None
             if stream is not None and not stream.length:
                 stream = None
             if stream is not None:
                 begin = pack_id(stream.first_id)
+        if is_absent:
+            absent += 1
         row_key = b""
         if stream is not None and low <= high and begin <= high:
             row_key = stream.prefix + max(begin, low)
@@ -45,4 +53,4 @@ def first_entries(db: Database, bounds: list[tuple[bytes, bytes, bytes]], now_ms
         if stream is not None:
             entry = rows.get(row_key) or stream.first_entry(unpack_id(low), unpack_id(high))
         entries.append(entry)
-    return entries
+    return entries, absent

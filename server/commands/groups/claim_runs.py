@@ -32,6 +32,7 @@ def claim_each(request: Request) -> tuple[bytes] | FirstReplies:
     if found is None:
         return FirstReplies(b"", 0)  # each is refused by itself
     claimed = found[1].claim_each(consumer_name, *claims.ids(), min_idle_ms, request.now_ms)
+    request.count_lookup(True, len(claimed))
     txn = request.txn
     txn.changes += claimed.count(1)
     if txn.unlogged is not None:

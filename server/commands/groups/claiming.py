@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int
-from riverbed.server.commands.groups.groups import find_group, need_group
+from riverbed.server.commands.groups.groups import find_group, look_up_group, need_group
 from riverbed.server.commands.groups.policies import DeadLetters, dead_letters
 from riverbed.server.commands.showing import Part, Room, Showing
 from riverbed.server.commands.slices import first_ids, in_slices
@@ -258,17 +258,17 @@ def _take_claim_options(words: list[bytes]) -> Generator[None, None, _ClaimOptio
 def xclaim(request: Request) -> Reply:
     """XCLAIM key group consumer min-idle-time id ... [options] -> the entries claimed, or their IDs with JUSTID."""
     words = len(request.argv)
+    found = look_up_group(request, request.argv[1], request.argv[2])
     if not request.from_log and (words == 6 or (words == 7 and request.argv[6] == b"JUSTID")):
-        reply = _claim_one(request, just_id=words == 7)
+        reply = _claim_one(request, *found, just_id=words == 7)
         if reply is not None:
             return reply
     return in_slices(request, _claim, is_short=words <= _SLICE_IDS, entries=words)
 
 
-def _claim_one(request: Request, *, just_id: bool) -> Reply:
+def _claim_one(request: Request, stream: Stream, group: Group, *, just_id: bool) -> Reply:
     """XCLAIM of one ID, for which `_claim` takes many times as long; None when it is no plain case."""
     argv = request.argv
-    stream, group = need_group(request, argv[1], argv[2])
     min_idle_ms = parse_int(argv[4], _BAD_MIN_IDLE)
     packed = packed_id(argv[5])
     standing = None if packed is None else group.pel.standing(packed)
@@ -298,7 +298,6 @@ def _claim_one(request: Request, *, just_id: bool) -> Reply:
 def _claim(request: Request) -> Work:
     room = Room(request)
     argv = request.argv
-    need_group(request, argv[1], argv[2])
     min_idle_ms = parse_int(argv[4], _BAD_MIN_IDLE)
     options = yield from _take_claim_options(argv[5:])
     count = at = 0
@@ -360,6 +359,7 @@ def _claim_times(request: Request, options: _ClaimOptions) -> tuple[int, int]:
 )
 def xautoclaim(request: Request) -> Reply:
     """XAUTOCLAIM key group consumer min-idle-time start [COUNT n] [JUSTID] -> [cursor, claimed, IDs found deleted]."""
+    request.lookup(request.argv[1])  # as in Redis, it is counted also where a word is wrong
     return in_slices(request, _autoclaim)
 
 

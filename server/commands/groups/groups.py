@@ -50,6 +50,16 @@ def need_group(request: Request, key: bytes, name: bytes, where: bytes = b"") ->
     return found
 
 
+def look_up_group(request: Request, key: bytes, name: bytes, where: bytes = b"") -> tuple[Stream, Group]:
+    """As `need_group`, counted as a hit or a miss of the key."""
+    found = find_group(request, key, name)
+    if found is None:
+        request.lookup(key)
+        raise no_such_group(key, name, where)
+    request.count_lookup(True)
+    return found
+
+
 def no_such_group(key: bytes, name: bytes, where: bytes = b"") -> CommandError:
     return CommandError(b"NOGROUP No such key '%b' or consumer group '%b'%b" % (_shown(key), _shown(name), where))
 

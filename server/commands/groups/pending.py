@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
-from riverbed.server.commands.groups.groups import find_group, find_group_to_ack, need_group
+from riverbed.server.commands.groups.groups import find_group, find_group_to_ack, look_up_group, need_group
 from riverbed.server.commands.slices import (
     SLICE_IDS,
     bounded_pieces,
@@ -73,7 +73,9 @@ def xack(request: Request) -> Reply:
     argv = request.argv
     group = find_group_to_ack(request, argv[1], argv[2])
     if group is None:
+        request.lookup(argv[1])
         return 0
+    request.count_lookup(True)
     if len(argv) > _SLICE_ACKS:
         return in_slices(request, _ack)
     if len(argv) == 4:
@@ -193,7 +195,7 @@ def xpending(request: Request) -> Reply:
     """
     argv = request.argv
     if len(argv) == 3:
-        group = need_group(request, argv[1], argv[2])[1]
+        group = look_up_group(request, argv[1], argv[2])[1]
         if group.summary is None and group.pel_count and group.consumers.are_many:
             return in_slices(request, _summarize_many)
         return _pending_summary(group)
@@ -209,7 +211,7 @@ def xpending(request: Request) -> Reply:
     count = parse_int(argv[position + 2])
     start, end = parse_range_start(argv[position]), parse_range_end(argv[position + 1])
     until_ms = request.now_ms - min_idle_ms if min_idle_ms > 0 else None
-    group = need_group(request, argv[1], argv[2])[1]
+    group = look_up_group(request, argv[1], argv[2])[1]
     owner = argv[position + 3] if len(argv) > position + 3 else None
     query = _Query(request.now_ms, start, end, until_ms, owner, max(count, 0))
     if query.step(group):

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.arguments import parse_entry_id
 from riverbed.server.commands.groups import stream_read
-from riverbed.server.commands.groups.groups import find_group, need_group
+from riverbed.server.commands.groups.groups import find_group, need_group, no_such_group
 from riverbed.server.commands.groups.stream_read import Step, StreamRead
 from riverbed.server.commands.showing import Room
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.streams.entries import PAIR, entries_part
 from riverbed.server.commands.streams.options import ReadOptions, parse_read
-from riverbed.server.commands.streams.reads import ReadBudget, read_keys, stream_head, streams_head
+from riverbed.server.commands.streams.reads import LOOKUPS, ReadBudget, read_keys, stream_head, streams_head
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, Block
@@ -70,14 +70,27 @@ def xreadgroup(request: Request) -> Reply:
         else:
             reply = _read_plainly(request, options, options.group, count)
         if reply is not None:
+            if request.session.blocked is None:  # one that has waited was counted before
+                request.count_lookup(True, LOOKUPS)
             return reply
-    return in_slices(request, partial(_read, options, options.group), is_short=is_short, entries=most)
+    lookups = LOOKUPS if request.session.blocked is None else 0
+    return in_slices(request, partial(_read, options, options.group, lookups), is_short=is_short, entries=most)
+
+
+def _look_for(request: Request, key: bytes, name: bytes, before: int = 0) -> tuple[Stream, Group]:
+    """As `need_group`; in Redis an error counts one lookup of this key, and of each of those `before` it."""
+    found = find_group(request, key, name)
+    if found is None:
+        request.count_lookup(True, before)
+        request.lookup(key)
+        raise no_such_group(key, name, _WHERE)
+    return found
 
 
 def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, count: int) -> Reply:
     """New entries of one stream, for which `_read` takes a third longer; None when there are none, or many bytes."""
     key = options.keys[0]
-    stream, group = need_group(request, key, group_name, _WHERE)
+    stream, group = _look_for(request, key, group_name)
     if stream.last_live_id <= group.last_id:
         return None
     start = StreamID(group.last_id + 1)
@@ -103,7 +116,7 @@ def _read_plainly(request: Request, options: ReadOptions, group_name: bytes, cou
 def _read_one(request: Request, options: ReadOptions, group_name: bytes) -> Reply:
     """`_read_plainly` of one entry, in half its time: the most frequent read of all."""
     key = options.keys[0]
-    stream, group = need_group(request, key, group_name, _WHERE)
+    stream, group = _look_for(request, key, group_name)
     if stream.last_live_id <= group.last_id:
         return None
     room = request.room
@@ -123,14 +136,15 @@ def _read_one(request: Request, options: ReadOptions, group_name: bytes) -> Repl
     return (wire,)
 
 
-def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
+def _read(options: ReadOptions, group_name: bytes, lookups: int, request: Request) -> Work:
+    """Read in slices; the lookup of each stream counts as `lookups` of them."""
     room = Room(request)
     budget = ReadBudget(options)
     claim_min_idle_ms = options.claim_min_idle_ms
     is_fresh = True  # no yield has come since the lookups
     work: list[tuple[StreamRead, Stream, Group]] = []
     for number, (key, word) in enumerate(zip(options.keys, options.ids, strict=True), 1):
-        stream, group = need_group(request, key, group_name, _WHERE)
+        stream, group = _look_for(request, key, group_name, number - 1)
         position = _parse_position(word)
         if position != MAX_ID:
             claim_min_idle_ms = None  # for the streams after it as well, as in Redis
@@ -138,6 +152,7 @@ def _read(options: ReadOptions, group_name: bytes, request: Request) -> Work:
         if number % _SLICE_KEYS == 0:
             yield
             is_fresh = False
+    request.count_lookup(True, lookups * len(work))
     served: list[StreamRead] = []
     given = 0
     for number, (read, stream, group) in enumerate(work, 1):
@@ -179,7 +194,7 @@ def _wait(
         stream, group = need_group(request, read.key, group_name, _WHERE)
         if not is_fresh and not is_many and stream.last_live_id > group.last_id:
             # new entries came between slices, and have woken no client
-            return (yield from _read(options, group_name, request))
+            return (yield from _read(options, group_name, 0, request))
         topics.append((group_name, read.min_idle_ms))
         if options.claim_min_idle_ms is not None:
             claim_ms = _next_claim_ms(request, options.claim_min_idle_ms, group)

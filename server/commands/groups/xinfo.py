@@ -12,6 +12,7 @@ from riverbed.server.commands.groups.groups import no_group_of_key
 from riverbed.server.commands.slices import bounded_pieces, in_pieces, in_slices, in_turns, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
 from riverbed.server.commands.table import Flag, command, container, declare_help
+from riverbed.server.errors import NO_SUCH_KEY, CommandError
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LONG_BYTES, LongReply
 from riverbed.store.format.pending import UNOWNED
@@ -57,7 +58,7 @@ container("XINFO", group="stream", since="5.0.0", summary="Container of the comm
 @command("XINFO STREAM key [FULL [COUNT count]]", Flag.READONLY, summary="Describes a stream.")
 def xinfo_stream(request: Request) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]] -> a map.  FULL has the first n entries, and what groups have pending."""
-    stream = request.existing_stream(request.argv[2])
+    stream = _look_up(request)
     words = request.argv[3:]
     if not words:
         return _describe(stream) | _ends(stream)
@@ -79,6 +80,14 @@ def xinfo_stream(request: Request) -> Reply:
         b"entries": (entries_wire(entries),),
         b"groups": [_describe_group(group, count) for group in request.db.groups(stream)],
     }
+
+
+def _look_up(request: Request) -> Stream:
+    """The stream, counted as a hit or a miss.  Raises CommandError when there is none."""
+    stream = request.lookup(request.argv[2])
+    if stream is None:
+        raise CommandError(NO_SUCH_KEY)
+    return stream
 
 
 def _is_long(request: Request, stream: Stream, most: int) -> bool:
@@ -282,7 +291,7 @@ def _consumer_facts(consumer: Consumer | ConsumerRow) -> dict[bytes, Reply]:
 @command("XINFO GROUPS key", Flag.READONLY, summary="Lists the consumer groups of a stream.")
 def xinfo_groups(request: Request) -> Reply:
     """XINFO GROUPS key -> a map for each group, in byte order of their names."""
-    stream = request.existing_stream(request.argv[2])
+    stream = _look_up(request)
     known = request.db.groups(stream)
     if len(known) > (_MANY_IN_MEMORY if known.are_in_memory else _MANY_ROWS):
         return in_slices(request, _list_many_groups)
@@ -323,23 +332,23 @@ def _group_wire(group: Group | GroupRow, behind: int | None, resp: int) -> bytes
 )
 def xinfo_consumers(request: Request) -> Reply:
     """XINFO CONSUMERS key group -> a map for each consumer, in byte order of their names; times are in milliseconds."""
-    _, group = _need_group(request)
+    group = _need_group(request, _look_up(request))
     if group.consumer_count > _MANY_ROWS or _name_bytes(0, group) > LONG_BYTES:
         return in_slices(request, _list_many_consumers)
     return [_consumer_summary(consumer, request.now_ms) for consumer in group.consumers.in_order()]
 
 
-def _need_group(request: Request) -> tuple[Stream, Group]:
-    stream = request.existing_stream(request.argv[2])
+def _need_group(request: Request, stream: Stream) -> Group:
     group = request.db.groups(stream).get(request.argv[3])
     if group is None:
         raise no_group_of_key(request.argv[2], request.argv[3])
-    return stream, group
+    return group
 
 
 def _list_many_consumers(request: Request) -> Work:
     view = yield from wait_for_view()
-    stream, group = _need_group(request)
+    stream = request.existing_stream(request.argv[2])
+    group = _need_group(request, stream)
     shown = _ShownGroups(view, stream, request.session.resp)
     return LongReply(shown.consumers(group.group_no, request.now_ms), view.hold())
 

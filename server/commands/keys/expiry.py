@@ -131,8 +131,7 @@ def persist(request: Request) -> int:
 
 def _deadline(request: Request) -> int:
     """The deadline of the key in unix milliseconds, or NO_KEY, or NO_DEADLINE."""
-    stream = request.db.stream(request.argv[1], request.now_ms)
-    request.context.stats.count_lookup(stream is not None)
+    stream = request.lookup(request.argv[1])
     if stream is None:
         return NO_KEY
     return stream.expire_ms or NO_DEADLINE

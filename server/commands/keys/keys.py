@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.databases.database import Database
-    from riverbed.store.streams.stream import Stream
 
 SAME_OBJECT: Final = "ERR source and destination objects are the same"
 INVALID_FIRST_DB: Final = "ERR invalid first DB index"
@@ -38,13 +37,6 @@ TYPE_NAME: Final = "stream"
 COPY_ATTEMPTS: Final = 4
 # One to two milliseconds: 2 us each.
 _KEYS_A_SLICE: Final = 500
-
-
-def lookup(request: Request, key: bytes) -> Stream | None:
-    """The stream at `key`, counted as a hit or a miss: for commands that read."""
-    stream = request.db.stream(key, request.now_ms)
-    request.context.stats.count_lookup(stream is not None)
-    return stream
 
 
 # -- delete and look ---------------------------------------------------------------------------------------------------
@@ -62,7 +54,7 @@ def _delete_some(request: Request, keys: list[bytes]) -> int:
 
 
 def _look_up_some(request: Request, keys: list[bytes]) -> int:
-    return sum([lookup(request, key) is not None for key in keys])
+    return sum([request.lookup(key) is not None for key in keys])
 
 
 def _count_all(request: Request, count_some: Callable[[Request, list[bytes]], int]) -> Reply:
@@ -130,7 +122,7 @@ def touch(request: Request) -> Reply:
 @command("TYPE key", Flag.READONLY | Flag.FAST, summary="Names the type of the value at a key.")
 def type_(request: Request) -> str:
     """TYPE key -> stream, or none."""
-    return "none" if lookup(request, request.argv[1]) is None else TYPE_NAME
+    return "none" if request.lookup(request.argv[1]) is None else TYPE_NAME
 
 
 # -- rename, copy, move ------------------------------------------------------------------------------------------------
@@ -165,7 +157,7 @@ def renamenx(request: Request) -> int:
 )
 def copy(request: Request) -> Reply:
     """COPY source destination [DB destination-db] [REPLACE] -> 1, or 0 when there is no source or a destination."""
-    _parse_copy(request)
+    request.lookup(_parse_copy(request)[0])
     return in_slices(request, _copy)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.commands.keys.keys import TYPE_NAME, lookup
+from riverbed.server.commands.keys.keys import TYPE_NAME
 from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 
@@ -34,7 +34,7 @@ container(
 )
 def object_encoding(request: Request) -> bytes | None:
     """OBJECT ENCODING key -> stream, or null."""
-    return None if lookup(request, request.argv[2]) is None else TYPE_NAME.encode()
+    return None if request.lookup(request.argv[2]) is None else TYPE_NAME.encode()
 
 
 @command(
@@ -46,7 +46,7 @@ def object_encoding(request: Request) -> bytes | None:
 )
 def object_freq(request: Request) -> None:
     """OBJECT FREQ key -> null for a missing key; otherwise refused, since nothing is evicted by frequency here."""
-    if lookup(request, request.argv[2]) is not None:
+    if request.lookup(request.argv[2]) is not None:
         raise CommandError(NO_LFU)
 
 
@@ -79,7 +79,7 @@ def object_idletime(request: Request) -> int | None:
     Access times are not kept: they would cost a write for every read, for a figure that only eviction needs.  Of the
     two wrong answers, "just used" is the one after which no script deletes a key.
     """
-    return None if lookup(request, request.argv[2]) is None else 0
+    return None if request.lookup(request.argv[2]) is None else 0
 
 
 @command(
@@ -90,4 +90,4 @@ def object_idletime(request: Request) -> int | None:
 )
 def object_refcount(request: Request) -> int | None:
     """OBJECT REFCOUNT key -> 1, or null."""
-    return None if lookup(request, request.argv[2]) is None else 1
+    return None if request.lookup(request.argv[2]) is None else 1

@@ -92,7 +92,7 @@ def scan(request: Request) -> Reply:
     cursor = _parse_cursor(args.take())
     count = SCAN_COUNT
     glob: Glob | None = None
-    is_wanted = True
+    is_wanted: bool | None = None
     while args:
         option = args.take_option()
         if option == b"MATCH":
@@ -109,13 +109,15 @@ def scan(request: Request) -> Reply:
     return in_slices(request, partial(_scan, cursor, count, glob, is_wanted))
 
 
-def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool, request: Request) -> Work:
+def _scan(cursor: int, count: int, glob: Glob | None, is_wanted: bool | None, request: Request) -> Work:
     parts: list[bytes] = []
     found = 0
     while True:
         cursor, page = scan_keys(request.db, cursor, min(count, SCAN_SLICE), request.now_ms)
-        if is_wanted:
-            page = page if glob is None else (yield from glob.select(page))
+        page = page if glob is None else (yield from glob.select(page))
+        if is_wanted is not None:
+            request.count_lookup(True, len(page))  # as Redis, which looks for the type of each
+        if is_wanted is not False:
             found += len(page)
             parts += joined(list(map(bulk, page)))
         count -= SCAN_SLICE

@@ -38,7 +38,9 @@ def xrange_each(request: Request) -> tuple[bytes] | FirstReplies:
     size = 0
     while len(replies) < len(bounds) and size < _MOST_BYTES and monotonic() < end:
         at = len(replies)
-        entries = first_entries(db, bounds[at : at + part], now_ms)
+        entries, absent = first_entries(db, bounds[at : at + part], now_ms)
+        request.count_lookup(True, len(entries) - absent)
+        request.count_lookup(False, absent)
         made = [NO_ENTRY if entry is None else ONE_ENTRY + entry for entry in entries]
         replies += made
         size += sum(map(len, made))
@@ -56,6 +58,7 @@ def _measured(request: Request, ranges: Ranges, end: float) -> tuple[bytes] | Fi
         rows = [] if stream is None else stream.entries_within(unpack_id(low), unpack_id(high), 1, left)
         if rows is None:
             break
+        request.count_lookup(stream is not None)
         replies.append(ONE_ENTRY + rows[0] if rows else NO_ENTRY)
         left = max(left - len(replies[-1]), 0)
     return _replies(ranges, replies)

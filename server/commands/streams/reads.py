@@ -37,6 +37,8 @@ _STREAMS_A_SLICE: Final = 50
 _STREAMS_A_TURN = 250
 # Entries whose sizes are read in a slice.
 SIZED_ENTRIES: Final = 1000
+# XREAD and XREADGROUP look for each stream twice in Redis: when they take the words apart, and when they read.
+LOOKUPS: Final = 2
 # No row of an entry is shorter.
 _MIN_ROW_BYTES: Final = 24
 # What MAXSIZE charges an entry with besides its row: the heads of an array of one, and of the pair that it is.
@@ -75,6 +77,7 @@ def _range(request: Request, start: StreamID, end: StreamID, *, reverse: bool) -
                 raise CommandError(errors.SYNTAX)
             count = max(args.take_int(), 0)
     stream = request.db.readable(argv[1], request.now_ms)
+    request.count_lookup(stream is not None)
     if stream is None:
         return []
     if count == 0:
@@ -120,15 +123,21 @@ def xread(request: Request) -> Reply:
     """XREAD [COUNT n] [BLOCK ms] STREAMS key ... id ... -> what is newer than the IDs, a map of streams in RESP3."""
     options = parse_read(request.argv, request.now_ms, with_group=False)
     if len(options.keys) > _STREAMS_A_TURN:
-        return in_slices(request, partial(_read_many, options))
+        return in_slices(request, partial(_read_many, options, LOOKUPS if request.session.blocked is None else 0))
     positions: list[tuple[bytes, ReadableStream | None, StreamID]] = []
+    found = 0
     resolved: list[bytes] = []
     for key, word in zip(options.keys, options.ids, strict=True):
         stream = request.db.readable(key, request.now_ms)
         position = _resolve_position(word, stream)
+        if stream is not None:
+            found += 1
         positions.append((key, stream, position))
         # `$` keeps the meaning it has now, `+` is looked up again
         resolved.append(id_text(position) if word == b"$" else word)
+    if request.session.blocked is None:  # one that has waited was counted before
+        request.count_lookup(True, LOOKUPS * found)
+        request.count_lookup(False, LOOKUPS * (len(positions) - found))
     budget = ReadBudget(options)
     left = request.room
     served = []
@@ -154,8 +163,11 @@ def xread(request: Request) -> Reply:
     return _wait(request, options, resolved, [position for _, _, position in positions])
 
 
-def _read_many(options: ReadOptions, request: Request) -> Work:
-    """`xread` of very many streams: a part of them in each slice, with what is there by then."""
+def _read_many(options: ReadOptions, lookups: int, request: Request) -> Work:
+    """`xread` of very many streams: a part of them in each slice, with what is there by then.
+
+    The lookup of each counts as `lookups` of them.
+    """
     resolved: list[bytes] = []
     positions: list[StreamID] = []
     topics: list[StreamID | None] = []
@@ -168,6 +180,7 @@ def _read_many(options: ReadOptions, request: Request) -> Work:
         if number % _STREAMS_A_TURN == 0:
             yield
         stream = request.db.readable(key, request.now_ms)
+        request.count_lookup(stream is not None, lookups)
         position = _resolve_position(word, stream)
         positions.append(position)
         resolved.append(id_text(position) if word == b"$" else word)
@@ -176,6 +189,8 @@ def _read_many(options: ReadOptions, request: Request) -> Work:
             continue
         rows = stream.entries_within(StreamID(position + 1), MAX_ID, budget.count, left)
         if rows is None:
+            for left_key in options.keys[number:]:
+                request.count_lookup(request.db.readable(left_key, request.now_ms) is not None, lookups)
             return (yield from _long_read(options, [*resolved, *options.ids[number:]], request))
         if budget.limits_all:
             del rows[budget.cut(key, rows) :]

@@ -178,6 +178,7 @@ def _choose_id(wanted: StreamID | AutoSeq | None, stream: Stream | None, now_ms:
 def xlen(request: Request) -> int:
     """XLEN key -> how many entries; 0 for a missing key."""
     stream = request.db.readable(request.argv[1], request.now_ms)
+    request.count_lookup(stream is not None)
     return 0 if stream is None else stream.length
 
 

@@ -55,7 +55,10 @@ def counts(other: RawClient) -> dict[str, str]:
             found[name] = re.sub(r"usec=\d+,usec_per_call=[\d.]+,", "", value)
         elif name.startswith("latency_percentiles_usec_"):
             found[name] = ""
-        elif name.startswith("errorstat_") or name in ("total_error_replies", "total_commands_processed"):
+        elif name.startswith(("errorstat_", "keyspace_")) or name in (
+            "total_error_replies",
+            "total_commands_processed",
+        ):
             found[name] = value
     return found
 
