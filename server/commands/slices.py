@@ -11,11 +11,12 @@ A handler gives its work as a generator that yields after a millisecond or so an
 A command whose reply is too long for memory yields `Wish.VIEW` instead, before it changes what the reply is about: it
 goes on with a view of the tables as they are just then, and its reply is read from that, piece by piece.
 
-What is done between two yields is one unit, in the log too.  A generator may keep nothing over a yield but names, IDs
-and pieces of the reply: streams and groups are not the same objects afterwards, and may be gone.  Then the work done so
-far stays done, and is what is answered.  So a long command equals several short ones that the client sent one after the
-other; from a log it runs whole.  In a transaction it ends turns as well, but nothing that matters to the tables runs in
-between, see `server/execution/control/beside.py`.
+What is done between two yields is one unit, in the log too.  A generator may keep nothing over a yield but names, IDs,
+the numbers of streams and groups, and pieces of the reply: streams and groups are not the same objects afterwards, and
+may be gone.  Then the work done so far stays done, and is what is answered; another one that has taken the name by then
+is left alone, so it is found again by its number, see `stream_again` and `groups.group_again`.  For the rest a long
+command equals several short ones that the client sent one after the other; from a log it runs whole.  In a transaction
+it ends turns as well, but nothing that matters to the tables runs in between, see `server/execution/control/beside.py`.
 
 When a command cannot go on, because a slice cannot be logged or writes are refused by then, the changes of its earlier
 slices stay: they are in the log and with replicas.  No other error leaves changes behind, so this one has its own code:
@@ -40,6 +41,7 @@ from riverbed.server.protocol.replies import LONG_BYTES, LongReply
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.protocol.replies import Reply
+    from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
 
 
@@ -177,6 +179,12 @@ def partial_error(kept: bytes, error: bytes) -> bytes:
 def first_ids(count: int, total: int) -> str:
     """How far a command has come that takes IDs in their order."""
     return f"the first {count} of {total} IDs"
+
+
+def stream_again(request: Request, key: bytes, stream_no: int) -> Stream | None:
+    """The stream of a command that goes on behind a yield; None when `key` is free by then, or is another stream's."""
+    stream = request.db.stream(key, request.now_ms)
+    return stream if stream is not None and stream.stream_no == stream_no else None
 
 
 def wait_for_view() -> Generator[Wish, View | None, View]:

@@ -287,6 +287,11 @@ class SlicedCommands:
         """Whether a command that writes is under way, or waits for a view to go on with."""
         return any(sliced.writes for sliced in self._by_session.values())
 
+    @property
+    def are_among_streams(self) -> bool:
+        """Whether a command is under way that may remember numbers of streams or groups."""
+        return any(client_command(sliced.request.argv).rests_on_tables for sliced in self._by_session.values())
+
     def finish_writes(self) -> None:
         """Run the rest of the commands that write, at once: the server stops, and leaves none half done.
 

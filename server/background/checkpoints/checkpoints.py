@@ -47,6 +47,8 @@ _FAILURES: Final = (DamagedRowError, LogWriteError, lmdb.Error)
 REPLICA_TIMES: Final = 2
 # So many times CHECKPOINT_BYTES may wait in memory for a slow disk; then writes wait for it, too.
 MAX_DIRTY: Final = 32
+# Streams and groups may get other numbers when the state is made again.
+COMMANDS_UNDER_WAY: Final = "ERR commands in slices are under way, which would not find their streams again; try later"
 
 
 class Checkpoints:
@@ -163,6 +165,8 @@ class Checkpoints:
 
     def reload(self, *, from_log: bool) -> None:
         """Checkpoint, then read the state again, or make it of the whole log.  Raises CommandError."""
+        if from_log and self._sliced_commands.are_among_streams:
+            raise CommandError(COMMANDS_UNDER_WAY)
         self.checkpoint()
         try:
             self._engine.reload(from_log=from_log)

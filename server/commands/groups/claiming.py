@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int
-from riverbed.server.commands.groups.groups import find_group, look_up_group, need_group
+from riverbed.server.commands.groups.groups import group_again, look_up_group, need_group
 from riverbed.server.commands.groups.policies import DeadLetters, dead_letters
 from riverbed.server.commands.showing import Part, Room, Showing
 from riverbed.server.commands.slices import first_ids, in_slices
@@ -298,12 +298,13 @@ def _claim_one(request: Request, stream: Stream, group: Group, *, just_id: bool)
 def _claim(request: Request) -> Work:
     room = Room(request)
     argv = request.argv
+    group_no = need_group(request, argv[1], argv[2])[1].group_no
     min_idle_ms = parse_int(argv[4], _BAD_MIN_IDLE)
     options = yield from _take_claim_options(argv[5:])
     count = at = 0
     parts: list[Part] = []
     while True:
-        found = find_group(request, argv[1], argv[2])
+        found = group_again(request, argv[1], argv[2], group_no)
         if found is None:
             break
         stream, group = found
@@ -380,7 +381,9 @@ def _autoclaim(request: Request) -> Work:
             just_id = True
         else:
             raise CommandError(errors.SYNTAX)
-    found: tuple[Stream, Group] | None = need_group(request, argv[1], argv[2])
+    begun_on = need_group(request, argv[1], argv[2])
+    group_no = begun_on[1].group_no
+    found: tuple[Stream, Group] | None = begun_on
     most_examined = left * _EXAMINED_A_CLAIM
     claimed = gone_count = 0
     parts: list[Part] = []
@@ -393,7 +396,7 @@ def _autoclaim(request: Request) -> Work:
         examined, end = _examine(group, claims, cursor, min(most_examined, _SLICE_EXAMINED), min(left, _SLICE_CLAIMS))
         if claims.needs_view:
             yield from room.wait_for_view()
-            found = find_group(request, argv[1], argv[2])
+            found = group_again(request, argv[1], argv[2], group_no)
             continue
         claims.apply(group.get_or_create(argv[3], now_ms))
         claimed += len(claims.taken)
@@ -406,7 +409,7 @@ def _autoclaim(request: Request) -> Work:
         if end is None or not left or not most_examined:
             break
         yield f"{claimed} entries claimed; a call that goes on begins at {id_text(cursor).decode()}"
-        found = find_group(request, argv[1], argv[2])
+        found = group_again(request, argv[1], argv[2], group_no)
     else:
         cursor = MIN_ID  # the group was deleted between slices, and its pending entries with it
     head = b"*3\r\n" + id_bulk(cursor) + array_head(claimed)

@@ -37,6 +37,15 @@ def find_group(request: Request, key: bytes, name: bytes) -> tuple[Stream, Group
     return None if stream is None or group is None else (stream, group)
 
 
+def group_again(request: Request, key: bytes, name: bytes, group_no: int) -> tuple[Stream, Group] | None:
+    """As `find_group`, behind a yield: None as well when the names are another group's by then.
+
+    The number says which stream it is, too: a group never leaves its own.
+    """
+    found = find_group(request, key, name)
+    return found if found is not None and found[1].group_no == group_no else None
+
+
 def find_group_to_ack(request: Request, key: bytes, name: bytes) -> Group | None:
     """As `find_group`, the group alone: nothing is asked about entries, so a stream that is lent stays lent."""
     return request.db.group_to_ack(key, name, request.now_ms)

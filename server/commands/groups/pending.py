@@ -5,12 +5,13 @@ XSEEN, which only a log contains, is here as well.  Long commands run in slices;
 
 from __future__ import annotations
 
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
-from riverbed.server.commands.groups.groups import find_group, find_group_to_ack, look_up_group, need_group
+from riverbed.server.commands.groups.groups import find_group_to_ack, group_again, look_up_group, need_group
 from riverbed.server.commands.slices import (
     SLICE_IDS,
     bounded_pieces,
@@ -77,7 +78,7 @@ def xack(request: Request) -> Reply:
         return 0
     request.count_lookup(True)
     if len(argv) > _SLICE_ACKS:
-        return in_slices(request, _ack)
+        return in_slices(request, partial(_ack, group.group_no))
     if len(argv) == 4:
         packed = packed_id(argv[3])
         if packed is not None:
@@ -89,17 +90,17 @@ def xack(request: Request) -> Reply:
     return group.ack(parse_packed_ids(words), words)
 
 
-def _ack(request: Request) -> Work:
+def _ack(group_no: int, request: Request) -> Work:
     words = request.argv[3:]
     packed_ids = yield from parse_in_slices(words)
     total = 0
     for at in range(0, len(packed_ids), _SLICE_ACKS):
         if at:
             yield first_ids(at, len(packed_ids))
-        group = find_group_to_ack(request, request.argv[1], request.argv[2])
-        if group is None:
+        found = group_again(request, request.argv[1], request.argv[2], group_no)
+        if found is None:
             break
-        total += group.ack(packed_ids[at : at + _SLICE_ACKS], words[at : at + _SLICE_ACKS])
+        total += found[1].ack(packed_ids[at : at + _SLICE_ACKS], words[at : at + _SLICE_ACKS])
     return total
 
 
@@ -116,7 +117,7 @@ def xnack(request: Request) -> Reply:
 
 def _nack(request: Request) -> Work:
     args = Args(request.argv, 3)
-    need_group(request, request.argv[1], request.argv[2])
+    group_no = need_group(request, request.argv[1], request.argv[2])[1].group_no
     mode = args.take_option()
     if mode not in (b"SILENT", b"FAIL", b"FATAL"):
         raise CommandError(BAD_MODE)
@@ -143,7 +144,7 @@ def _nack(request: Request) -> Work:
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
             yield first_ids(at, len(packed_ids))
-        found = find_group(request, request.argv[1], request.argv[2])
+        found = group_again(request, request.argv[1], request.argv[2], group_no)
         if found is None:
             break
         counts = _release_counts(*found, packed_ids[at : at + SLICE_IDS], mode, retry_count, force=force)
@@ -216,7 +217,7 @@ def xpending(request: Request) -> Reply:
     query = _Query(request.now_ms, start, end, until_ms, owner, max(count, 0))
     if query.step(group):
         return query.reply(request)
-    return in_slices(request, query.work)
+    return in_slices(request, partial(query.work, group.group_no))
 
 
 class _Query:
@@ -234,9 +235,9 @@ class _Query:
         self._count = 0
         self._parts: list[bytes] = []
 
-    def work(self, request: Request) -> Work:
+    def work(self, group_no: int, request: Request) -> Work:
         argv = request.argv
-        while (found := find_group(request, argv[1], argv[2])) is not None and not self.step(found[1]):
+        while (found := group_again(request, argv[1], argv[2], group_no)) is not None and not self.step(found[1]):
             yield
         return self.reply(request)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.arguments import parse_entry_id
 from riverbed.server.commands.groups import stream_read
-from riverbed.server.commands.groups.groups import find_group, need_group, no_such_group
+from riverbed.server.commands.groups.groups import find_group, group_again, need_group, no_such_group
 from riverbed.server.commands.groups.stream_read import Step, StreamRead
 from riverbed.server.commands.showing import Room
 from riverbed.server.commands.slices import in_slices
@@ -148,7 +148,8 @@ def _read(options: ReadOptions, group_name: bytes, lookups: int, request: Reques
         position = _parse_position(word)
         if position != MAX_ID:
             claim_min_idle_ms = None  # for the streams after it as well, as in Redis
-        work.append((StreamRead(key, position, claim_min_idle_ms, options, budget, room), stream, group))
+        read = StreamRead(key, group.group_no, position, claim_min_idle_ms, options, budget, room)
+        work.append((read, stream, group))
         if number % _SLICE_KEYS == 0:
             yield
             is_fresh = False
@@ -158,7 +159,7 @@ def _read(options: ReadOptions, group_name: bytes, lookups: int, request: Reques
     for number, (read, stream, group) in enumerate(work, 1):
         found: tuple[Stream, Group] | None = (stream, group)
         if not is_fresh:
-            found = find_group(request, read.key, group_name)
+            found = group_again(request, read.key, group_name, read.group_no)
         while found is not None:
             step = read.step(request, *found)
             if step is Step.LAST:
@@ -168,7 +169,7 @@ def _read(options: ReadOptions, group_name: bytes, lookups: int, request: Reques
             else:
                 yield _delivered(given + read.count)
             is_fresh = False
-            found = find_group(request, read.key, group_name)
+            found = group_again(request, read.key, group_name, read.group_no)
         given += read.count
         if read.is_served:
             served.append(read)

@@ -52,6 +52,7 @@ class StreamRead:
     def __init__(
         self,
         key: bytes,
+        group_no: int,
         position: StreamID,
         min_idle_ms: int | None,
         options: ReadOptions,
@@ -59,6 +60,7 @@ class StreamRead:
         room: Room,
     ) -> None:
         self.key = key
+        self.group_no = group_no
         self.min_idle_ms = min_idle_ms  # of CLAIM, None without
         self._is_history = position != MAX_ID
         self._position = position

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_entry_id
-from riverbed.server.commands.groups.groups import find_group
-from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
+from riverbed.server.commands.groups.groups import find_group, group_again
+from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices, stream_again
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
@@ -68,15 +68,17 @@ def xdelex(request: Request) -> Reply:
 
 def _delete_some(request: Request) -> Work:
     references, words = _take_ids_block(Args(request.argv, 2))
-    if request.db.stream(request.argv[1], request.now_ms) is None:
+    begun_on = request.db.stream(request.argv[1], request.now_ms)
+    if begun_on is None:
         return _answers([ABSENT] * len(words))
+    stream_no = begun_on.stream_no
     packed_ids = yield from parse_in_slices(words)
     answers: list[int] = []
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
             yield first_ids(at, len(packed_ids))
         batch = packed_ids[at : at + SLICE_IDS]
-        stream = request.db.stream(request.argv[1], request.now_ms)
+        stream = stream_again(request, request.argv[1], stream_no)
         if stream is None:
             answers += [ABSENT] * len(batch)
             continue
@@ -119,15 +121,17 @@ def xackdel(request: Request) -> Reply:
 def _acknowledge_some(request: Request) -> Work:
     argv = request.argv
     references, words = _take_ids_block(Args(argv, 3))
-    if find_group(request, argv[1], argv[2]) is None:
+    begun_on = find_group(request, argv[1], argv[2])
+    if begun_on is None:
         return _answers([ABSENT] * len(words))
+    group_no = begun_on[1].group_no
     packed_ids = yield from parse_in_slices(words)
     answers: list[int] = []
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
             yield first_ids(at, len(packed_ids))
         batch = packed_ids[at : at + SLICE_IDS]
-        found = find_group(request, argv[1], argv[2])
+        found = group_again(request, argv[1], argv[2], group_no)
         if found is None:
             answers += [ABSENT] * len(batch)
         else:

@@ -189,8 +189,10 @@ def _read_many(options: ReadOptions, lookups: int, request: Request) -> Work:
             continue
         rows = stream.entries_within(StreamID(position + 1), MAX_ID, budget.count, left)
         if rows is None:
-            for left_key in options.keys[number:]:
+            for key_number, left_key in enumerate(options.keys[number:], 1):
                 request.count_lookup(request.db.readable(left_key, request.now_ms) is not None, lookups)
+                if key_number % _STREAMS_A_TURN == 0:
+                    yield
             return (yield from _long_read(options, [*resolved, *options.ids[number:]], request))
         if budget.limits_all:
             del rows[budget.cut(key, rows) :]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_entry_id
-from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices
+from riverbed.server.commands.slices import SLICE_IDS, first_ids, in_slices, parse_in_slices, stream_again
 from riverbed.server.commands.streams.options import (
     AutoSeq,
     Producer,
@@ -194,14 +194,16 @@ def xdel(request: Request) -> Reply:
 
 def _delete_in_slices(request: Request) -> Work:
     argv = request.argv
-    if request.db.stream(argv[1], request.now_ms) is None:
+    begun_on = request.db.stream(argv[1], request.now_ms)
+    if begun_on is None:
         return 0
+    stream_no = begun_on.stream_no
     packed_ids = yield from parse_in_slices(argv[2:])
     total = 0
     for at in range(0, len(packed_ids), SLICE_IDS):
         if at:
             yield first_ids(at, len(packed_ids))
-        stream = request.db.stream(argv[1], request.now_ms)
+        stream = stream_again(request, argv[1], stream_no)
         if stream is None:
             break
         total += _delete(request, stream, [unpack_id(packed) for packed in packed_ids[at : at + SLICE_IDS]])
