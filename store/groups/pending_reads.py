@@ -173,8 +173,12 @@ class PendingReads(Members):
         return edges
 
     def letter_bytes(self, owner: Consumer | None) -> int:
-        """The bytes of the names in a dead letter: it takes more than its entry by so much."""
-        return len(self.stream.key) + len(self.name) + (0 if owner is None else len(owner.name))
+        """The bytes of the names in a dead letter: it takes more than its entry by so much.
+
+        Its own key is one of them: the log has that in the line of each letter.
+        """
+        key = self.policy.dead_letter or b""
+        return len(key) + len(self.stream.key) + len(self.name) + (0 if owner is None else len(owner.name))
 
     def overdue(
         self,

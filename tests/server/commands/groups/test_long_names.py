@@ -110,6 +110,33 @@ def test_a_command_moves_as_few_dead_letters_as_their_names_are_long(tmp_path: P
     in_loop(body())
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "XAUTOCLAIM s g d 0 0 COUNT 1000",
+        "XREADGROUP GROUP g c STREAMS s 0",
+        "XREADGROUP GROUP g d CLAIM 0 STREAMS s >",
+        f"XCLAIM s g d 0 {' '.join(f'{number}-0' for number in range(1, ENTRIES + 1))}",
+    ],
+    ids=["xautoclaim", "history", "claim", "xclaim"],
+)
+def test_a_command_moves_as_few_dead_letters_as_their_key_is_long(tmp_path: Path, command: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD s {number}-0 f v" for number in range(1, ENTRIES + 1)))
+        await ticks.ask(client, "XGROUP CREATE s g 0", f"XREADGROUP GROUP g c COUNT {ENTRIES} STREAMS s >")
+        await ticks.ask(client, f"XGROUP POLICY s g MAXDELIVERIES 1 DEADLETTER {NAME}")
+        before = ticks.engine.log.end.offset
+        await ticks.ask(client, command)
+        [moved] = await ticks.ask(client, f"XLEN {NAME}")
+        assert 0 < int(moved[1:]) <= 40  # of one slice, or of two
+        assert ticks.engine.log.end.offset - before < 5_000_000
+        ticks.close()
+
+    in_loop(body())
+
+
 async def is_sent_in_pieces(client: Client, question: str, names: int) -> None:
     """Check that the reply, which has so many long names, is never in one piece of a megabyte."""
     sent = Sent(client)
