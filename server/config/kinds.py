@@ -32,7 +32,8 @@ _MEMORY_UNITS: Final = {
     "g": 1000**3,
     "gb": 1 << 30,
 }
-_MEMORY = re.compile(r"([0-9]+)([a-z]*)", re.ASCII | re.IGNORECASE)
+# The digits are not given back one by one, which would take long when there are millions and then something else.
+_MEMORY = re.compile(r"([0-9]++)([a-z]{0,2})", re.ASCII | re.IGNORECASE)
 _PERCENT = re.compile(r"([0-9]{1,18})%", re.ASCII)
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 _OCTAL = re.compile(r"[0-7]{1,22}", re.ASCII)

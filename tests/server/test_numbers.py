@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from riverbed.server.commands.keys.scan import parse_cursor
+from riverbed.server.commands.streams.options import parse_append
+from riverbed.server.config.kinds import BadValueError, parse_memory
+from riverbed.server.errors import CommandError
 from riverbed.server.numbers import TOO_LARGE, parse_digits
+from riverbed.store.wire.reference.ids import parse_id, parse_number
+from tests.support.effort import measured
 from tests.support.ticks import Ticks, in_loop
 
 DIGITS = "9" * 5000
@@ -72,3 +79,26 @@ def test_a_number_of_5000_digits_is_refused(tmp_path: Path, command: str, caplog
         ticks.close()
 
     in_loop(body())
+
+
+LONG = "1" * 20_000_000
+PARSERS: dict[str, Callable[[], object]] = {
+    "ID": lambda: parse_append([b"XADD", b"s", LONG.encode(), b"f", b"v"], 100, from_log=False),
+    "ID with a sign": lambda: parse_append([b"XADD", b"s", LONG.encode() + b"-", b"f", b"v"], 100, from_log=False),
+    "cursor": lambda: parse_cursor(LONG.encode() + b"x"),
+    "memory": lambda: parse_memory(LONG + "!"),
+    "unit of memory": lambda: parse_memory("1" + "b" * len(LONG) + "!"),
+    "number in a log": lambda: parse_number(LONG.encode() + b"x"),
+    "ID in a log": lambda: parse_id(LONG.encode() + b"x-1", may_be_short=False),
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_digits_of_megabytes_are_refused_in_no_more_time_than_it_takes_to_read_them_once(name: str) -> None:
+    with measured() as effort:
+        try:
+            refused = PARSERS[name]() is None
+        except (CommandError, BadValueError):
+            refused = True
+    assert refused
+    assert effort.units < 2.5

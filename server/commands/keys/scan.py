@@ -33,7 +33,8 @@ SCAN_COUNT: Final = 10
 SCAN_SLICE: Final = 256
 
 # A number as strtoul reads it: a sign is fine, a leading zero too, and nothing at all is zero.
-_CURSOR = re.compile(rb"([+-]?)([0-9]+)|")
+# The digits are not given back one by one, which would take long when there are millions and then something else.
+_CURSOR = re.compile(rb"([+-]?)([0-9]++)|")
 
 
 @command(
@@ -65,7 +66,8 @@ def _keys(request: Request) -> Work:
         yield
 
 
-def _parse_cursor(word: bytes) -> int:
+def parse_cursor(word: bytes) -> int:
+    """A cursor as C reads one: with a sign, and any number of zeros.  Raises CommandError."""
     match = _CURSOR.fullmatch(word)
     if match is None:
         raise CommandError(INVALID_CURSOR)
@@ -89,7 +91,7 @@ def scan(request: Request) -> Reply:
     empty.  An unknown TYPE matches nothing, it is no error.
     """
     args = Args(request.argv)
-    cursor = _parse_cursor(args.take())
+    cursor = parse_cursor(args.take())
     count = SCAN_COUNT
     glob: Glob | None = None
     is_wanted: bool | None = None

@@ -10,7 +10,7 @@ from riverbed.server import errors
 from riverbed.server.commands.arguments import INT64_MAX, Args, parse_entry_id, parse_timeout_ms
 from riverbed.server.errors import CommandError
 from riverbed.server.numbers import parse_digits
-from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, StreamID, make_id
+from riverbed.store.ids import MAX_HALF, MAX_ID, MAX_TEXT_BYTES, MIN_ID, StreamID, make_id
 from riverbed.store.model import References, Strategy, Trim
 
 MAXLEN_NEGATIVE: Final = "ERR The MAXLEN argument must be >= 0."
@@ -170,7 +170,8 @@ def _take_producer(args: Args, option: bytes) -> Producer:
 
 
 def _parse_new_id(word: bytes) -> StreamID | AutoSeq:
-    auto = _AUTO_SEQ.fullmatch(word)
+    # of 100 MB of digits the match alone would take seconds
+    auto = _AUTO_SEQ.fullmatch(word) if len(word) <= MAX_TEXT_BYTES else None
     if auto is not None and (ms := parse_digits(auto[1])) <= MAX_HALF:
         return AutoSeq(ms)
     return parse_entry_id(word)

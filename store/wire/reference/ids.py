@@ -15,7 +15,7 @@ _NUMBER = re.compile(rb"0|[1-9][0-9]*")
 
 def parse_number(text: bytes) -> int | None:
     """A canonical number of 64 bits."""
-    if not _NUMBER.fullmatch(text) or len(text) > len(str(MAX_HALF)) or int(text) > MAX_HALF:
+    if len(text) > len(str(MAX_HALF)) or not _NUMBER.fullmatch(text) or int(text) > MAX_HALF:
         return None
     return int(text)
 

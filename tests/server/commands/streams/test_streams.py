@@ -170,6 +170,7 @@ INVALID_IDS = [
     *("x", "5-", "-", "+", "$", ">", "5-x", "x-5", "5-5-5", "1e3", "1.5", "0x1", "5--1", "--1", "-1", "(5", "(", "*-1"),
     *("*-*", "**", "5-**", "5-*1", "-*", "18446744073709551616", "18446744073709551616-0", "0-18446744073709551616"),
     *("18446744073709551616-*", "9" * 127, "1-" + "0" * 126, "0" * 200),
+    *("0" * 125 + "1-*", "0" * 200 + "1-*"),
 ]
 
 
@@ -177,6 +178,10 @@ INVALID_IDS = [
 def test_every_malformed_id_is_refused_in_the_same_words(pair: Pair, entry_id: str) -> None:
     assert pair.ask("XADD", "s", entry_id, "f", "v") == INVALID_ID
     assert pair.ask("EXISTS", "s") == b":0\r\n"
+
+
+def test_leading_zeros_may_make_an_id_as_long_as_in_redis(pair: Pair) -> None:
+    assert pair.ask("XADD", "s", "0" * 124 + "1-*", "f", "v") == b"$3\r\n1-0\r\n"
 
 
 def test_an_empty_id_is_refused(pair: Pair) -> None:
