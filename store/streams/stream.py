@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # From this size on an entry's row and line are each joined once, of its words.
 _LONG_BYTES: Final = 1 << 20
+# Of the key, in the beginnings of log lines that a stream keeps: each number of fields has one of its own.
+_HEADS_BYTES: Final = 1 << 16
 
 
 class Stream(ReadableStream):
@@ -203,6 +205,8 @@ class Stream(ReadableStream):
 
     def log_head(self, word_count: int) -> bytes:
         """The bytes that an XADD with `word_count` fields and values begins with in the log; kept in `log_heads`."""
+        if len(self.log_heads) * len(self.key) > _HEADS_BYTES:
+            self.log_heads.clear()
         head = self.log_heads[word_count] = b"*%d\r\n$4\r\nXADD\r\n%b" % (word_count + 3, bulk(self.key))
         return head
 

@@ -137,6 +137,20 @@ def test_a_command_moves_as_few_dead_letters_as_their_key_is_long(tmp_path: Path
     in_loop(body())
 
 
+def test_a_long_key_is_not_in_memory_once_for_each_number_of_fields(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        for number in range(1, 100):
+            await ticks.ask(client, f"XADD {NAME} MAXLEN 50 * {'f v ' * number}", f"XADD {NAME} * {'f v ' * number}")
+        stream = ticks.engine.txn.databases[0].stream(NAME.encode(), 0)
+        assert stream is not None
+        assert sum(map(len, stream.log_heads.values())) < 3 * len(NAME)
+        ticks.close()
+
+    in_loop(body())
+
+
 async def is_sent_in_pieces(client: Client, question: str, names: int) -> None:
     """Check that the reply, which has so many long names, is never in one piece of a megabyte."""
     sent = Sent(client)
