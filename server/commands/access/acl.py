@@ -11,9 +11,19 @@ from typing import TYPE_CHECKING, Final, cast
 from riverbed.server.commands.access.denials import NAMES
 from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.logins import apply_user, cut_off
-from riverbed.server.commands.access.rules import RuleError, UnmatchedParenthesisError, joined
+from riverbed.server.commands.access.rules import UNKNOWN_COMMAND, RuleError, UnmatchedParenthesisError, joined
 from riverbed.server.commands.access.selector import CATEGORIES, Selector, commands_of
-from riverbed.server.commands.access.users import DEFAULT_USER, UserFileError, Users, is_name, read_file, without_lines
+from riverbed.server.commands.access.users import (
+    DEFAULT_USER,
+    DUPLICATE,
+    NO_NAME,
+    UserFileError,
+    Users,
+    WrongLine,
+    is_name,
+    read_file,
+    without_lines,
+)
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.dispatch import find_command
 from riverbed.server.commands.redaction import all_but_the_name
@@ -43,6 +53,7 @@ BAD_BITS: Final = (
     f"ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to {_MAX_BITS}"
 )
 DEFAULT_STAYS: Final = "ERR The 'default' user cannot be removed"
+NOT_LOADED: Final = "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
 NOT_SAVED: Final = "ERR There was an error trying to save the ACLs. Please check the server logs for more information"
 
 container("ACL", group="server", since="6.0.0", summary="Who may do what.")
@@ -110,7 +121,11 @@ def acl_setuser(request: Request) -> Reply:
 
 def _shown(text: str) -> str:
     """A word of a client as an error line may have it."""
-    return text.replace("\r", " ").replace("\n", " ")[:128]
+    return _in_one_line(text)[:128]
+
+
+def _in_one_line(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ")
 
 
 @command("ACL DELUSER username [username ...]", _ADMIN, summary="Deletes users and cuts off their clients.")
@@ -217,7 +232,7 @@ def acl_load(request: Request) -> Reply:
     except OSError as error:
         raise CommandError(f"ERR Error loading ACLs, opening file '{path}': {error.strerror}") from None
     except UserFileError as error:
-        raise CommandError(f"ERR {_shown(str(error))}") from None
+        raise CommandError(f"ERR {_load_error(error)}") from None
     users = _users(request)
     for user in list(users):
         new = made.get(user.name)
@@ -228,6 +243,23 @@ def acl_load(request: Request) -> Reply:
     for user in made:
         apply_user(request, users.put(user))
     return OK
+
+
+def _load_error(error: UserFileError) -> str:
+    """Why there are no new users, in Redis's words where the lines of the file are wrong."""
+    if not error.lines:
+        return _shown(str(error))
+    return _in_one_line(" ".join([*map(_line_error, error.lines), NOT_LOADED]))
+
+
+def _line_error(line: WrongLine) -> str:
+    if line.reason == NO_NAME:
+        return f"{line.place} should start with user keyword followed by the username."
+    if line.reason == DUPLICATE:
+        return f"WARNING: Duplicate user '{line.name}' found on line {line.place.rpartition(':')[2]}."
+    if line.reason == UNKNOWN_COMMAND:
+        return f"{line.place}: Error in applying operation '{line.rule}': {line.reason}."
+    return f"{line.place}: {line.reason}."
 
 
 @command("ACL SAVE", _ADMIN, summary="Writes the users to the file aclfile.")

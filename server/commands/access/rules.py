@@ -37,7 +37,7 @@ class RuleError(ValueError):
 
 
 class UnmatchedParenthesisError(ValueError):
-    """A selector that does not end; the text is its beginning."""
+    """A selector that does not end; the text is the last word that might begin one, as in Redis."""
 
 
 def hash_of(password: bytes) -> bytes:
@@ -49,16 +49,19 @@ def joined(words: list[bytes]) -> list[bytes]:
     """The rules in `words`, those of a selector in parentheses as one.  Raises UnmatchedParenthesisError."""
     rules: list[bytes] = []
     begun: list[bytes] = []
+    last_begun = b""
     for word in words:
         if begun or (word.startswith(b"(") and not word.endswith(b")")):
             begun.append(word)
+            if word.startswith(b"("):
+                last_begun = word
             if word.endswith(b")"):
                 rules.append(b" ".join(begun))
                 begun = []
         else:
             rules.append(word)
     if begun:
-        raise UnmatchedParenthesisError(begun[0].decode("utf-8", "backslashreplace"))
+        raise UnmatchedParenthesisError(last_begun.decode("utf-8", "backslashreplace"))
     return rules
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,8 +28,33 @@ MAX_FILE_BYTES: Final = 16 << 20
 _BLANKS: Final = b" \t\n\r\v\f\0"
 
 
+NO_NAME: Final = "a line should begin with user and a name"
+DUPLICATE: Final = "Duplicate user found. A user can only be defined once in config files"
+UNMATCHED: Final = "Unmatched parenthesis in selector definition"
+# Of a file in which every line is wrong.
+_MOST_SHOWN: Final = 100
+_SHOWN_BYTES: Final = 128  # of a rule or a name in an error text
+
+
+@dataclass(frozen=True, slots=True)
+class WrongLine:
+    """A line that makes no user: where, why, and the user's name and the rule as they may be shown."""
+
+    place: str
+    reason: str
+    name: str = ""
+    rule: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.place, self.rule, self.reason)))
+
+
 class UserFileError(ValueError):
-    """A line that makes no user; the text says which and why."""
+    """Users that cannot be made; the text says why, and `lines` which lines of the file are wrong, if any are."""
+
+    def __init__(self, reason: str | list[WrongLine]) -> None:
+        self.lines = [] if isinstance(reason, str) else reason
+        super().__init__(reason if isinstance(reason, str) else "\n".join(map(str, reason)))
 
 
 class Users:
@@ -108,24 +134,27 @@ class Users:
     def add_lines(self, lines: Iterable[tuple[str, list[bytes]]]) -> None:
         """Add the users that lines of a file make: for each its place, the user's name and the rules.
 
-        Raises UserFileError, which names every line that is wrong.
+        Raises UserFileError, which has the first hundred lines that are wrong.
         """
         seen: set[bytes] = set()
-        errors = []
+        wrong: list[WrongLine] = []
         for place, words in lines:
             try:
                 if not words or not is_name(words[0]):
-                    raise RuleError("a line should have a user's name")
-                if words[0] in seen:
-                    raise RuleError("Duplicate user found. A user can only be defined once in config files")
-                seen.add(words[0])
-                self.put(_user_of(self, words))
+                    wrong.append(WrongLine(place, NO_NAME))
+                elif words[0] in seen:
+                    wrong.append(WrongLine(place, DUPLICATE, name=_cut(words[0])))
+                else:
+                    seen.add(words[0])
+                    self.put(_user_of(self, words))
             except UnmatchedParenthesisError:
-                errors.append(f"{place}: Unmatched parenthesis in a selector")
+                wrong.append(WrongLine(place, UNMATCHED))
             except RuleError as error:
-                errors.append(f"{place}: {error}")
-        if errors:
-            raise UserFileError("\n".join(errors))
+                wrong.append(WrongLine(place, str(error), rule=_shown(error.rule)))
+            if len(wrong) == _MOST_SHOWN:
+                break
+        if wrong:
+            raise UserFileError(wrong)
 
 
 def configured(config: Config) -> Users:
@@ -150,7 +179,10 @@ def without_lines(config: Config) -> Users:
 
 
 def read_file(path: Path) -> list[tuple[str, list[bytes]]]:
-    """The lines of an aclfile, for `Users.add_lines`; it may be named by a link.  Raises UserFileError, OSError."""
+    """The lines of an aclfile, for `Users.add_lines`; it may be named by a link.  Raises UserFileError, OSError.
+
+    One that does not begin with `user` has no words.
+    """
     found = []
     try:
         data = real_files.read_named_file(path, MAX_FILE_BYTES + 1)
@@ -162,9 +194,7 @@ def read_file(path: Path) -> list[tuple[str, list[bytes]]]:
         words = line.split()
         if not words or words[0].startswith(b"#"):
             continue
-        if words[0].lower() != b"user":
-            raise UserFileError(f"{path}:{number}: a line should begin with user")
-        found.append((f"{path}:{number}", words[1:]))
+        found.append((f"{path}:{number}", words[1:] if words[0].lower() == b"user" else []))
     return found
 
 
@@ -175,13 +205,19 @@ def _user_of(users: Users, words: list[bytes]) -> User:
         try:
             user.apply(rule, sees_all_channels=users.sees_all_channels)
         except RuleError as error:
-            raise RuleError(f"{_shown(rule)}: {error}") from None
+            error.rule = rule
+            raise
     return user
 
 
 def _shown(rule: bytes) -> str:
     """A rule as the log may have it: any other than these may be a password, or a mistyped one."""
-    return (rule if rule[:1] in b"+-~%&" else REDACTED).decode("utf-8", "backslashreplace")
+    return _cut(rule if rule[:1] in b"+-~%&" else REDACTED)
+
+
+def _cut(word: bytes) -> str:
+    """A word as the log may have it: a part of a long one."""
+    return word[:_SHOWN_BYTES].decode("utf-8", "backslashreplace")
 
 
 def is_name(name: bytes) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import random
 import re
+from pathlib import Path
 
 import pytest
 
 from riverbed.server.commands.access.selector import CATEGORIES
+from tests.conftest import StartRedis, StartRiverbed
 from tests.support.pair import Pair
 from tests.support.raw import Node, RawClient
 
@@ -256,3 +258,40 @@ def test_rules_that_change_before_exec_refuse_its_commands(pair: Pair) -> None:
 
 def another(client: RawClient) -> RawClient:
     return RawClient(client.socket.getpeername()[1])
+
+
+FILES = [
+    *("user a on +nocommand", "user a on -nocommand|x", "user a +@nocat", "user a +get|x|y", "user", "foo"),
+    "foo bar on",
+    *("user a (+xadd foo)", "user a on\nuser a off", "user a on\nuser b\nuser a on\nuser b off\nuser zz y"),
+    "user a #zz",
+    *("user a >pw <nothere", "user a !00", "user a %X~a", "user a &* &b", "user a ~* ~b", 'user a "zz y"', "user a a)"),
+    *("user a on\nfoo\n\nuser b +@nocat\nuser c zz", "user a zz\r\nuser b yy\r\n", "user default bad", "user a ~x %~z"),
+    *("user a on +xadd", "user a ~a ~*", "  user a on", "user a ()"),
+]  # fmt: skip
+
+
+def test_an_aclfile_is_loaded_or_refused_in_the_words_of_redis(
+    start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path
+) -> None:
+    """Not here: `USER` and lines that begin with `#`, which we take; an open parenthesis, which ends Redis 7.0."""
+    file = tmp_path / "users.acl"
+    file.write_text("user default on nopass ~* &* +@all\n")
+    with (
+        start_riverbed(options={"aclfile": file}).client() as ours,
+        start_redis(options={"aclfile": file}).client() as theirs,
+    ):
+        pair = Pair(ours, theirs)
+        refused = 0
+        for text in FILES:
+            file.write_text(f"{text}\n")
+            reply = pair.ask("ACL", "LOAD")
+            refused += reply.endswith(b"no change to the previously active ACL rules was performed\r\n")
+            assert (reply == b"+OK\r\n") == (text in FILES[-4:])
+            pair.ask("ACL", "LIST")
+        assert refused == len(FILES) - 4
+
+
+@pytest.mark.parametrize("rules", ["(+get (+xadd", "( ~a (+xadd ~x", "(+get (+xadd x) (zz", "(~a", "+get ( ) ( ("])
+def test_the_last_selector_that_does_not_end_is_named(pair: Pair, rules: str) -> None:
+    assert pair.say(f"ACL SETUSER u {rules}").startswith(b"-ERR Unmatched parenthesis")

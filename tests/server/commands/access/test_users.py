@@ -384,6 +384,21 @@ def test_requirepass_protects_default_where_the_aclfile_has_no_line_for_it(
         assert enters()
 
 
+def test_of_a_file_of_wrong_lines_the_first_hundred_are_told_and_little_of_each(
+    start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("user default on nopass ~* &* +@all\n")
+    server = start_riverbed(options={"aclfile": file})
+    with server.client() as admin:
+        file.write_text("".join(f"user u{number} +{'x' * 10_000}\n" for number in range(500)))
+        reply = admin.ask("ACL", "LOAD")
+        assert reply.count(b"users.acl:") == 100
+        assert len(reply) < 100 * (len(str(file)) + 300)
+        file.write_text("user u on (~a\n")
+        assert b"users.acl:1: Unmatched parenthesis in selector definition. WARNING" in admin.ask("ACL", "LOAD")
+
+
 def test_an_aclfile_that_is_no_file_or_too_long_is_refused_at_once(
     start_riverbed: StartRiverbed, tmp_path: Path
 ) -> None:
