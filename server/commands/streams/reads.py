@@ -137,7 +137,8 @@ def xread(request: Request) -> Reply:
         resolved.append(id_text(position) if word == b"$" else word)
     if request.session.blocked is None:  # one that has waited was counted before
         request.count_lookup(True, LOOKUPS * found)
-        request.count_lookup(False, LOOKUPS * (len(positions) - found))
+        if found < len(positions):
+            request.count_lookup(False, LOOKUPS * (len(positions) - found))
     budget = ReadBudget(options)
     left = request.room
     served = []
