@@ -1,6 +1,7 @@
 """The slow path runs a request with every check: it may be refused, queued, shown to monitors or made to wait.
 
-Neighbours in a transaction are the exception: what they would be checked for is known before.
+Transactions of plain commands that came whole, and neighbours in a transaction, are the exception: what they would be
+checked for is known before.
 """
 
 from __future__ import annotations
