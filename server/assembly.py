@@ -28,7 +28,7 @@ from riverbed.server.replication.role import Replication
 from riverbed.server.stopping import Stopping
 from riverbed.server.tls.tls import Tls
 from riverbed.store.engine import Engine
-from riverbed.store.errors import DamagedRowError, LogWriteError
+from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.options import Fsync, Options, map_for
 
@@ -235,7 +235,7 @@ class Server:
             return 1
         try:
             self.engine.close(save=saves)
-        except (DamagedRowError, LogWriteError, lmdb.Error) as error:
+        except (DamagedRowError, LogWriteError, StateLostError, lmdb.Error) as error:
             log.warning("the last checkpoint failed; the next start replays the log: %s", error)
             return 1
         log.info("stopped")

@@ -19,7 +19,7 @@ from riverbed.server.limits.accounts import MAX_WAITING_BYTES
 from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.listener import Listener
 from riverbed.store.engine import Engine
-from riverbed.store.errors import DamagedRowError
+from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.running.checkpoint import Durability
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.raw import RawClient, encode
@@ -457,6 +457,27 @@ def test_damage_that_a_checkpoint_meets_is_a_failure_as_others_are(
         ticks.server.stopping.terminate()
         await ticks.server.stopping.begun_to_end.wait()
         assert await ticks.server.finish() == 1
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("error", [StateLostError("planted"), DamagedRowError("a row"), LogWriteError("planted")])
+def test_a_stop_whose_last_checkpoint_fails_says_so_whatever_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """Lost state was taken for a store that cannot be opened."""
+
+    def fail(_: Engine) -> Durability:
+        raise error
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
+        monkeypatch.setattr(Engine, "begin_checkpoint", fail)
+        ticks.server.stopping.terminate()
+        await ticks.server.stopping.begun_to_end.wait()
+        assert await ticks.server.finish() == 1
+        assert "the last checkpoint failed; the next start replays the log" in caplog.text
 
     in_loop(body())
 
