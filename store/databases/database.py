@@ -60,8 +60,16 @@ class Database(StreamCache):
 
         A stream that is lent stays lent: a client that appends to it and acknowledges in turn saves a fifth.
         """
-        stream = self._lent.outdated(key) or self.stream(key, now_ms)
+        stream = self._known(key, now_ms)
         return None if stream is None else self.groups(stream).get(name)
+
+    def holds(self, key: bytes, now_ms: int) -> bool:
+        """Whether there is a stream at `key`, which stays lent if it is."""
+        return self._known(key, now_ms) is not None
+
+    def _known(self, key: bytes, now_ms: int) -> Stream | None:
+        """The stream at `key`, to be asked nothing about entries: it may be as it was when it was lent."""
+        return self._lent.outdated(key) or self.stream(key, now_ms)
 
     # -- mutators ------------------------------------------------------------------------------------------------------
 

@@ -479,7 +479,8 @@ def test_a_start_without_permission_leaves_every_byte_as_it_was(directory: Path,
             start(place).close()
         assert tree(place) == before
         named = Path(caught.value.filename)
-        assert named == place / closed if closed == "state/data.mdb" else named.is_relative_to(place)
+        is_named = named == place / closed if closed == "state/data.mdb" else named.is_relative_to(place)
+        assert is_named, caught.value
         for path in everything:
             if path.exists():
                 path.chmod(0o777)

@@ -30,8 +30,7 @@ def add_and_ack(counters: MixCounters, request: Request) -> tuple[bytes] | First
         group = find_group_to_ack(request, mix.key, mix.group)
         if group is not None:
             acked = group.ack_each(*mix.acks(count))
-        is_there = group is not None or request.db.stream(mix.key, request.now_ms) is not None
-        request.count_lookup(is_there, count)
+        request.count_lookup(group is not None or request.db.holds(mix.key, request.now_ms), count)
     counters.others += count
     replies = mix.replies(ids, acked)
     return (replies,) if added + count == len(mix) else FirstReplies(replies, added + count)

@@ -74,7 +74,7 @@ def xack(request: Request) -> Reply:
     argv = request.argv
     group = find_group_to_ack(request, argv[1], argv[2])
     if group is None:
-        request.lookup(argv[1])
+        request.count_lookup(request.db.holds(argv[1], request.now_ms))
         return 0
     request.count_lookup(True)
     if len(argv) > _SLICE_ACKS:
