@@ -452,7 +452,7 @@ def as_nobody() -> Iterator[None]:
 @pytest.mark.parametrize("mark", [None, "another boot", ""])
 @pytest.mark.parametrize("closed", [".", "state", "state/data.mdb", "files of the log", "unreadable log"])
 def test_a_start_without_permission_leaves_every_byte_as_it_was(directory: Path, closed: str, mark: str | None) -> None:
-    with tempfile.TemporaryDirectory() as home:
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # those of the tests are for one user alone
         os.chmod(home, 0o755)
         place = Path(home) / "d"
         shutil.copytree(directory, place)

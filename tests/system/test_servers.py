@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -152,6 +153,7 @@ def test_a_server_in_other_surroundings_is_started_by_its_command(
     with monkeypatch.context() as patch:
         patch.setenv("SPARK_BUFFER_SIZE", "65536")  # as Spark does in the tests' process
         patch.setenv("TMPDIR", str(tmp_path))
+        patch.setattr(tempfile, "tempdir", None)  # or the one of this test would be kept for all that follow
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYTHONPATH", str(IMPORTED_FROM))
         assert is_forked()
