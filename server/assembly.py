@@ -92,7 +92,7 @@ class Server:
         self.tasks = tasks = Tasks(asyncio.get_running_loop(), core.stats.background)
         self.executor = executor = Executor(core)
         apply_settings(core, executor.timing)
-        self.evictor = Evictor(core.accounts.holders, core.stats, executor.cut_off)
+        self.evictor = Evictor(core.accounts.holders, core.stats, executor.clients.cut_off)
         self.checkpoints = Checkpoints(
             core,
             executor,

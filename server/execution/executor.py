@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from riverbed.server.commands.replay import unconnected_session
 from riverbed.server.commands.request import Context
-from riverbed.server.commands.session import Session
 from riverbed.server.execution.admission import Admission
 from riverbed.server.execution.blocking import Blocking
 from riverbed.server.execution.calls import Calls
+from riverbed.server.execution.clients import Clients
 from riverbed.server.execution.control.beside import Beside
 from riverbed.server.execution.control.control import Controls
 from riverbed.server.execution.control.departures import Departures
@@ -41,15 +41,14 @@ from riverbed.server.execution.outbox import Outbox
 from riverbed.server.execution.sliced_commands import SlicedCommands
 from riverbed.server.execution.slow_path import SlowPath
 from riverbed.server.execution.ticks import Events
-from riverbed.server.limits.accounts import Account
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Block, Settled
-from riverbed.server.protocol.request_reader import SMALL_BYTES, RequestReader
+from riverbed.server.protocol.request_reader import SMALL_BYTES
 from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError
 from riverbed.store.options import Fsync
 
 if TYPE_CHECKING:
-    from riverbed.server.commands.session import Peer
+    from riverbed.server.commands.session import Session
     from riverbed.server.protocol.replies import Reply
 
 log = logging.getLogger("riverbed")
@@ -73,17 +72,16 @@ class Executor:
         self.is_alone = False
         self._woken: list[Session] = []  # as `ran`, of clients that have asked for nothing in this tick
         self._time = context.clock.time
-        self._next_client_id = 1
         self._tick_due = False
         self._has_failed = False  # the last tick has met a defect
         self.queue = RequestQueue(self._finish, context.clock.time)
         self._arrivals = self.queue.arrivals
         self._gathering = Gathering(self._loop, context.clock.monotonic, context.stats)
         self._make_parts()
+        self.events.disconnected.append(self._await_no_longer)
         engine.keeper.on_sync = self._synced
         engine.checkpoints.on_end = self.stats.checkpoint.record
         self.txn.notify = self.blocking.notify
-        context.accounts.clients.on_pressure = self._read_small_pieces
         context.config.observe("appendfsync", self._syncs_change)
         self.gate.refresh()
 
@@ -128,58 +126,25 @@ class Executor:
             core, self, gate, self.queue, calls, delivery, slow_path, self.blocking, self.outbox, no_session
         )
         self.beside = Beside(core, self, self.queue, slow_path, self.outbox)
+        self.clients = Clients(
+            core,
+            self,
+            outbox=self.outbox,
+            sliced_commands=self.sliced_commands,
+            forget=self.control.forget,
+            events=events,
+        )
         self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push
         core.pubsub.leave = departures.begin
         delivery.on_block = self._block
         delivery.on_slices = self.sliced_commands.begin
-        core.control, core.transactions, core.pauses, core.monitors = (
-            self.control,
-            self.transactions,
-            self.pauses,
-            monitors,
-        )
+        core.control = self.control
+        core.transactions = self.transactions
+        core.pauses = self.pauses
+        core.monitors = monitors
 
-    # -- sessions ------------------------------------------------------------------------------------------------------
-
-    def connect(self, peer: Peer) -> Session:
-        """Make the session of a client that has connected."""
-        user = self.context.users.default
-        is_trusted = user.lets_everybody_in
-        account = Account(self.accounts, self._next_client_id, peer, is_trusted=is_trusted)
-        session = Session(self._next_client_id, peer, account, self.txn.databases[0], self.context.now_ms())
-        self._next_client_id += 1
-        session.authenticated = is_trusted
-        session.input = RequestReader(
-            authenticated=session.authenticated,
-            max_bulk_bytes=self.config.proto_max_bulk_len,
-            max_query_bytes=self.config.client_query_buffer_limit,
-        )
-        session.be(user)
-        self.context.sessions[session.id] = session
-        self.stats.connections_received += 1
-        return session
-
-    def disconnect(self, session: Session) -> None:
-        """Forget a client that has disconnected.  A second call for it does nothing."""
-        if self.context.sessions.pop(session.id, None) is None:
-            return
-        session.begin_closing()
-        self.control.forget(session)
-        session.end_long_reply()
-        self.sliced_commands.drop(session)
-        self.outbox.forget(session)
-        if self._gathering.forget(session):
-            self.want_tick()
-        session.drop_all()
-        for report in self.events.disconnected:
-            report(session)
-
-    def cut_off(self, client_id: int) -> None:
-        """Close a client's connection now, without replies, and drop all that is kept for it; between two ticks."""
-        session = self.context.sessions[client_id]
-        session.peer.abort()
-        self.disconnect(session)
+    # -- replies that no request of the tick has made ------------------------------------------------------------------
 
     def _block(self, session: Session, block: Block) -> None:
         """Block the client; close it instead if it has hung up and would wait for other clients."""
@@ -262,12 +227,6 @@ class Executor:
         session.drop_input()
         self.ran.append(session)
 
-    def _read_small_pieces(self, on: bool) -> None:
-        """Read from clients in small pieces while all together have much waiting, or no longer."""
-        for session in self.context.sessions.values():
-            if session.authenticated:
-                session.peer.read_small_pieces(on)
-
     # -- coming back ---------------------------------------------------------------------------------------------------
 
     def resume(self, session: Session) -> None:
@@ -318,6 +277,11 @@ class Executor:
         self._has_failed = True
         self._tick_due = False
         self.want_tick()
+
+    def _await_no_longer(self, session: Session) -> None:
+        """The client has gone: the tick does not wait for what it might send."""
+        if self._gathering.forget(session):
+            self.want_tick()
 
     def _waits_for_clients(self) -> bool:
         """Whether the tick comes later, with clients that send something by then, or at the end of the wait."""
@@ -454,11 +418,3 @@ class Executor:
         if self._woken:
             self.ran += self._woken
             self._woken.clear()
-
-    def drained(self, session: Session) -> None:
-        """Go on with a client that read too slowly and has caught up."""
-        session.refresh()
-        for report in self.events.drained:
-            report(session)
-        self.ran.append(session)
-        self.want_tick()

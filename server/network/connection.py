@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
         """Make a session for the client, as the last step that can fail.  Raises OSError when the client has gone."""
         self.address = f"{self._unix_path}:0" if self._unix_path else _address_text(*peer_name(transport))
         transport.set_write_buffer_limits(0)  # all that the kernel does not take is counted
-        self.session: Session = self._executor.connect(self)
+        self.session: Session = self._executor.clients.connect(self)
         self._has_session = True
         self.data_received = partial(self._executor.receive, self.session)
         self.session.send = transport.write
@@ -72,7 +72,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._has_session:
-            self._executor.disconnect(self.session)
+            self._executor.clients.disconnect(self.session)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take no further requests from it."""
@@ -90,7 +90,7 @@ class Connection(asyncio.Protocol):
         self.session.congested = False
         self._read_or_not()
         self.session.settle()
-        self._executor.drained(self.session)
+        self._executor.clients.drained(self.session)
 
     def _read_or_not(self) -> None:
         if self._transport.is_closing() or self._has_ended:

@@ -54,7 +54,7 @@ class Client:
         self._frames = Frames()
         self.sent = 0  # bytes that have reached the client
         self.is_closed = False
-        self.session = self._executor.connect(self)
+        self.session = self._executor.clients.connect(self)
         self.session.send = self._receive
 
     def _receive(self, data: bytes) -> None:
@@ -84,7 +84,7 @@ class Client:
         return replies
 
     def leave(self) -> None:
-        self._executor.disconnect(self.session)
+        self._executor.clients.disconnect(self.session)
 
     # -- Peer
 

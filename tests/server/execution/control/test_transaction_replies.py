@@ -246,7 +246,7 @@ def test_a_reply_that_waits_for_its_client_stays_true_when_a_later_commit_fails(
         ticks.files.fail("sync", errno.EIO)
         other.send("XADD t 900-0 f v")
         client.session.congested = False
-        ticks.executor.drained(client.session)
+        ticks.executor.clients.drained(client.session)
         await ticks.settle()
         assert other.replies()[-1].startswith(b"-MISCONF")
         reply = client.replies()[-1]
