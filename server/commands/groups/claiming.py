@@ -7,6 +7,7 @@ Decides which consumer gets which entries; `store.groups.group` applies and logs
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
@@ -263,7 +264,7 @@ def xclaim(request: Request) -> Reply:
         reply = _claim_one(request, *found, just_id=words == 7)
         if reply is not None:
             return reply
-    return in_slices(request, _claim, is_short=words <= _SLICE_IDS, entries=words)
+    return in_slices(request, partial(_claim, found[1].group_no), is_short=words <= _SLICE_IDS, entries=words)
 
 
 def _claim_one(request: Request, stream: Stream, group: Group, *, just_id: bool) -> Reply:
@@ -295,10 +296,9 @@ def _claim_one(request: Request, stream: Stream, group: Group, *, just_id: bool)
     return (wire,)
 
 
-def _claim(request: Request) -> Work:
+def _claim(group_no: int, request: Request) -> Work:
     room = Room(request)
     argv = request.argv
-    group_no = need_group(request, argv[1], argv[2])[1].group_no
     min_idle_ms = parse_int(argv[4], _BAD_MIN_IDLE)
     options = yield from _take_claim_options(argv[5:])
     count = at = 0

@@ -59,12 +59,12 @@ def need_group(request: Request, key: bytes, name: bytes, where: bytes = b"") ->
     return found
 
 
-def look_up_group(request: Request, key: bytes, name: bytes, where: bytes = b"") -> tuple[Stream, Group]:
+def look_up_group(request: Request, key: bytes, name: bytes) -> tuple[Stream, Group]:
     """As `need_group`, counted as a hit or a miss of the key."""
     found = find_group(request, key, name)
     if found is None:
         request.lookup(key)
-        raise no_such_group(key, name, where)
+        raise no_such_group(key, name)
     request.count_lookup(True)
     return found
 
