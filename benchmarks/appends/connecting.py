@@ -2,7 +2,8 @@
 
 One after the other: a client connects, sends a PING, reads its reply and leaves.  With the handshake: a client first
 says what redis-py says, `HELLO 3` and two times CLIENT SETINFO, in one piece.  All at once: a thousand clients connect
-before any of them sends something, while another client sends a PING every millisecond.
+before any of them sends something, while another client sends a PING every millisecond.  And as many as a server has
+by default, less a few, leave at once: their process is killed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from typing import Final
 
 from benchmarks.load.consumers import connect
+from benchmarks.load.crowd import crowd
 from benchmarks.load.files import allow_files
 from benchmarks.load.probe import Probe
 from benchmarks.load.traffic import TIMEOUT_S, cpu_seconds
@@ -22,6 +24,8 @@ from tests.support.raw import encode
 from tests.support.servers import Server
 
 _TOGETHER: Final = 1000  # twice the backlog of the listening socket
+_LEAVING: Final = 9000
+_SETTLE_S: Final = 2.0  # until the server has forgotten them
 _PING: Final = encode(("PING",))
 _HANDSHAKE: Final = b"".join(
     encode(words)
@@ -36,7 +40,7 @@ _PONG: Final = b"+PONG\r\n"
 
 
 def answer(rig: Rig) -> Answer:
-    allow_files(_TOGETHER + 500)
+    allow_files(_LEAVING + 500)  # the servers' limit as well
     count = rig.sizes.connections
     lines: dict[str, tuple[Measurement, Measurement]] = {
         what: (Measurement(what, "clients/s"), Measurement(f"{what}: server's CPU", "us/client"))
@@ -44,6 +48,7 @@ def answer(rig: Rig) -> Answer:
     }
     plain, handshake, together = lines.values()
     ping = Measurement(f"{_TOGETHER:,} at once: longest PING", "ms", below(20, "ms"))
+    parting = Measurement(f"{_LEAVING:,} leave at once: longest PING", "ms", below(20, "ms"))
     for contender in rig.turns(f"{count:,} connections"):
         with rig.server(contender, "everysec") as server:
             _note(plain, contender, _in_turn(server, count, _PING))
@@ -51,10 +56,16 @@ def answer(rig: Rig) -> Answer:
             with Probe(server.port) as probe:
                 _note(together, contender, _all_at_once(server))
             samples_of(ping, contender).append(probe.latency.longest_ms)
+            with contextlib.ExitStack() as leaving:
+                leaving.enter_context(crowd(server.port, _LEAVING))
+                with Probe(server.port) as probe:
+                    leaving.close()
+                    time.sleep(_SETTLE_S)
+            samples_of(parting, contender).append(probe.latency.longest_ms)
     return Answer(
-        f"New clients: {count:,} one after the other, {_TOGETHER:,} at once",
+        f"New clients: {count:,} one after the other, {_TOGETHER:,} at once; {_LEAVING:,} that leave at once",
         "connect, PING, close; connect, HELLO 3, CLIENT SETINFO x 2, PING, close",
-        [measurement for pair in lines.values() for measurement in pair] + [ping],
+        [measurement for pair in lines.values() for measurement in pair] + [ping, parting],
         (
             "The CPU holds the client's closing, too, but not for all at once, where it holds the probe's PINGs.",
             "Redis 7.0 answers CLIENT SETINFO with an error.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -22,6 +22,7 @@ from riverbed.store.streams import idempotence
 if TYPE_CHECKING:
     from riverbed.server.background.checkpoints.checkpoints import Checkpoints
     from riverbed.server.commands.core import Core
+    from riverbed.server.commands.session import Session
     from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.gate import Gate
@@ -64,7 +65,9 @@ class Maintenance:
         sliced_commands: SlicedCommands,
         blocking: Blocking,
         evictor: Evictor,
+        leave: Callable[[Iterator[None]], None],
     ) -> None:
+        """`leave` takes the steps of work, a little in each turn of the loop."""
         self.periodic: list[Callable[[], None]] = []  # called ten times a second
         self._core = core
         self._config = core.config
@@ -78,6 +81,7 @@ class Maintenance:
         self._sliced_commands = sliced_commands
         self._blocking = blocking
         self._evictor = evictor
+        self._leave = leave
         self._loop = asyncio.get_running_loop()
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
@@ -205,6 +209,7 @@ class Maintenance:
         now_s = self._clock.monotonic()
         self._core.accounts.check_growing(now_s)
         self._evictor.report()
+        idle = []
         patience_s = CROWDED_REPLY_S if self._sliced_commands.is_crowded else LONG_REPLY_S
         for session in list(self._core.sessions.values()):
             if session.attention:
@@ -215,4 +220,14 @@ class Maintenance:
             is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
             listens = session.is_monitor or session.subscriptions or session.is_replica
             if is_idle and not session.must_wait_for_others and not listens:
-                session.peer.abort()
+                idle.append(session)
+        if idle:
+            self._leave(_cut_off(idle, now_ms - timeout_ms))
+
+
+def _cut_off(sessions: list[Session], before_ms: int) -> Iterator[None]:
+    """Cut off those that have sent nothing since: thousands may have fallen silent at the same time."""
+    for session in sessions:
+        if session.last_interaction_ms < before_ms:
+            session.peer.abort()
+        yield

@@ -89,8 +89,8 @@ class Executor:
         """Make the parts: each knows the parts made before it, and this executor as `Turns`."""
         no_session = unconnected_session(self.txn.databases[0])
         core, gate, events = self.context, self.gate, self.events
-        departures = Departures(self._loop, core.clock.monotonic)
-        self.watches = Watches(departures.begin)
+        self.departures = Departures(self._loop, core.clock.monotonic)
+        self.watches = Watches(self.departures.begin)
         delivery = Delivery(core.clock.monotonic, self.flush)
         self.failures = Failures(core, self, gate, delivery, events)
         self.outbox = Outbox(core, self, self.failures)
@@ -136,7 +136,7 @@ class Executor:
         )
         self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push
-        core.pubsub.leave = departures.begin
+        core.pubsub.leave = self.departures.begin
         delivery.on_block = self._block
         delivery.on_slices = self.sliced_commands.begin
         core.control = self.control

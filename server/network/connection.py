@@ -12,6 +12,7 @@ from riverbed.server.limits.accounts import MAX_STRANGERS_OUTPUT
 if TYPE_CHECKING:
     from riverbed.server.commands.session import Session
     from riverbed.server.execution.executor import Executor
+    from riverbed.server.network.leaving import Leaving
 
 log = logging.getLogger("riverbed")
 
@@ -27,9 +28,10 @@ class Connection(asyncio.Protocol):
 
     data_received: _Receive  # set with the session; no method, which would be one more call for each chunk
 
-    def __init__(self, executor: Executor, unix_path: str = "") -> None:
+    def __init__(self, executor: Executor, leaving: Leaving, unix_path: str = "") -> None:
         """`unix_path` is where the server listens, for a client of the Unix socket."""
         self._executor = executor
+        self._leaving = leaving
         self._stats = executor.stats
         self._unix_path = unix_path
         self.address = ""
@@ -67,12 +69,14 @@ class Connection(asyncio.Protocol):
         """The client has shut down its sending side, or all of it: it may still wait for replies, so stay open."""
         self._has_ended = True
         if self._has_session:
-            self._executor.receive_end(self.session)
+            self._leaving.take(self._executor.receive_end, self.session)
         return self._has_session
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_cut_off = True
         if self._has_session:
-            self._executor.clients.disconnect(self.session)
+            self.session.begin_closing()
+            self._leaving.take(self._executor.clients.disconnect, self.session)
 
     def pause_writing(self) -> None:
         """The client reads too slowly: take no further requests from it."""

@@ -19,6 +19,7 @@ from riverbed.server.execution.admission import is_loopback
 from riverbed.server.network.addresses import Addresses, accept, require_unused
 from riverbed.server.network.connection import Connection, peer_name
 from riverbed.server.network.glance import Glance
+from riverbed.server.network.leaving import Leaving
 from riverbed.server.version import VERSION
 from riverbed.store.disk.real_files import naming
 
@@ -51,6 +52,7 @@ class Listener:
         self._unix_place: tuple[int, int] | None = None  # the device and the inode of the Unix socket that it made
         self._tcp: list[socket.socket] = []
         self._handshakes = server.tls.new_handshakes()
+        self._leaving = Leaving()
         config.observe("tcp-keepalive", self._keep_alive)
 
     async def listen(self) -> None:
@@ -78,10 +80,10 @@ class Listener:
             self._servers.append(await loop.create_unix_server(self._accept_local, sock=sock, backlog=backlog))
 
     def _accept(self) -> asyncio.Protocol:
-        return _GuardedConnection(self.server, self._handshakes)
+        return _GuardedConnection(self.server, self._handshakes, self._leaving)
 
     def _accept_local(self) -> asyncio.Protocol:
-        return _GuardedConnection(self.server, self._handshakes, self.config.unixsocket)
+        return _GuardedConnection(self.server, self._handshakes, self._leaving, self.config.unixsocket)
 
     def _accept_tls(self) -> asyncio.BaseProtocol:
         return self.server.tls.accept(self._handshakes, self._accept, self._refuses_handshakes)
@@ -157,9 +159,9 @@ def make_unix_socket(config: Config) -> socket.socket:
 class _GuardedConnection(Connection):
     """Refuses clients beyond `maxclients`, and strangers in protected mode."""
 
-    def __init__(self, server: Server, handshakes: Handshakes, unix_path: str = "") -> None:
+    def __init__(self, server: Server, handshakes: Handshakes, leaving: Leaving, unix_path: str = "") -> None:
         """`handshakes` become clients soon, and take their places already."""
-        super().__init__(server.executor, unix_path)
+        super().__init__(server.executor, leaving, unix_path)
         self._stopping = server.stopping
         self._handshakes = handshakes
 

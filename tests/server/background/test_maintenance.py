@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.background import maintenance
+from riverbed.server.execution.control import departures
 from riverbed.store.errors import Refusal
 from tests.conftest import StartRiverbed
 from tests.support.read_log import LogTail
@@ -247,6 +248,28 @@ def test_clients_idle_for_too_long_are_cut_off_unless_they_wait(tmp_path: Path) 
         ticks.clock.now_ms += 2_000
         await until_true(lambda: idle.is_closed)
         assert [client.is_closed for client in (busy, blocked, monitor, subscriber)] == [False] * 4
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_many_idle_clients_are_cut_off_in_several_turns_and_one_that_speaks_by_then_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(departures, "_TURN_S", 0.0)  # one in each turn
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, timeout=10)
+        clients = [ticks.connect() for _ in range(100)]
+        first = asyncio.Event()
+        clients[0].abort = first.set  # type: ignore[method-assign]
+        ticks.clock.now_ms += 11_000
+        ticks.server.maintenance.start()
+        await first.wait()
+        assert not clients[50].is_closed
+        assert await ticks.ask(clients[-1], "PING") == [b"+PONG\r\n"]
+        await until_true(lambda: clients[-2].is_closed)
+        assert not clients[-1].is_closed
         ticks.close()
 
     in_loop(body())

@@ -20,6 +20,7 @@ from riverbed.server.commands.session import Session
 from riverbed.server.execution.control import transactions
 from riverbed.server.network.connection import Connection
 from riverbed.server.network.glance import Glance
+from riverbed.server.network.leaving import Leaving
 from tests.support.certificates import Certificates
 from tests.support.raw import RawClient, encode
 from tests.support.servers import RiverbedServer
@@ -85,7 +86,8 @@ def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
         loop = asyncio.get_running_loop()
         ticks = Ticks(tmp_path / "store")
         ticks.executor.outbox.turn_s = 60.0
-        server = await loop.create_unix_server(lambda: Connection(ticks.executor, "u"), str(path))
+        gone = Leaving()
+        server = await loop.create_unix_server(lambda: Connection(ticks.executor, gone, "u"), str(path))
         client, other, leaving, waiting = [await connected(path, loop) for _ in range(4)]
         for each in (client, other, leaving, waiting):
             await loop.sock_sendall(each, PING)

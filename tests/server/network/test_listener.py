@@ -347,11 +347,11 @@ def no_sense(name: str) -> Any:
 @pytest.mark.parametrize("ask", [no_such_peer, no_socket, no_sense, lambda name: None])
 def test_a_connection_that_cannot_begin_is_aborted_and_has_no_session(ask: Callable[[str], Any]) -> None:
     executor = SimpleNamespace(stats=SimpleNamespace())
-    connection = Connection(cast("Any", executor))
+    connection = Connection(cast("Any", executor), cast("Any", None))
     transport = Transport(ask)
     connection.connection_made(transport)
     assert transport.is_aborted
-    connection.connection_lost(None)  # asks nothing of the executor
+    connection.connection_lost(None)  # asks nothing of either
 
 
 def test_clients_have_the_keep_alive_that_is_set_when_they_come(tmp_path: Path) -> None:
