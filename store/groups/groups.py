@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.groups import GroupRow, group_key, group_name_key, group_name_prefix, name_row
@@ -19,6 +20,9 @@ from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id
 from riverbed.store.model import Change
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.groups import group_rows, numbers_named
+
+# Pending records that a slice looks for, or removes, in the lists of all groups: 1 to 5 us each.
+RECORDS_A_SLICE: Final = 4000
 
 
 class Groups:
@@ -109,6 +113,11 @@ class Groups:
     def __iter__(self) -> Iterator[Group]:
         """The groups in byte order of their names."""
         return iter([group for _, group in sorted(self._all().items())])
+
+    def entries_a_slice(self, most: int) -> int:
+        """How many entries, up to `most` and one at least, a slice may look for in all pending lists."""
+        busy = sum(1 for group in self._all().values() if group.pel_count)
+        return max(min(most, RECORDS_A_SLICE // busy), 1) if busy else most
 
     def referenced(self, packed_ids: list[bytes]) -> set[bytes]:
         """The IDs of the ascending `packed_ids` that some group has not read yet, or has pending."""

@@ -98,7 +98,7 @@ class SlicedTrim:
         trim = self._rest()
         if trim is None:
             return True
-        part = _front(groups.stream, trim)
+        part = _front(groups, trim)
         removed = 0 if part is None else _trim_and_forget(groups, part)
         is_last = not removed
         if is_last:  # the trim takes no more than a slice, or the first node alone is more than a slice
@@ -122,6 +122,7 @@ class SlicedTrim:
         if self._start is None:
             self._start = groups.acked_trim_start if trim.approximate else MIN_ID
         groups.acked_trim_start = MIN_ID
+        most_examined = groups.entries_a_slice(_SLICE)
         slowest = min((group.last_id for group in groups), default=MIN_ID)
         taken: list[StreamID] = []
         examined = 0
@@ -135,7 +136,7 @@ class SlicedTrim:
             if trim.approximate and self._examined >= _MAX_EXAMINED:
                 groups.acked_trim_start = first_id
                 break
-            if examined >= _SLICE:
+            if examined >= most_examined:
                 self._start = first_id
                 is_last = False
                 break
@@ -162,16 +163,20 @@ def trim_in_slices(groups: Groups, trim: Trim) -> int:
     return work.removed
 
 
-def _front(stream: Stream, trim: Trim) -> Trim | None:
+def _front(groups: Groups, trim: Trim) -> Trim | None:
     """The first slice of `trim`, as a trim of its own; None when `trim` takes no more than a slice."""
-    if stream.length <= _SLICE:
+    stream = groups.stream
+    most = groups.entries_a_slice(_SLICE)
+    if trim.approximate and most < _SLICE:
+        most = max(most, next(_nodes(stream, MIN_ID), (MIN_ID, MIN_ID, 0))[2])  # it takes whole nodes alone
+    if stream.length <= most:
         return None
     if trim.limit:
-        return replace(trim, limit=_SLICE) if trim.limit > _SLICE else None
+        return replace(trim, limit=most) if trim.limit > most else None
     if trim.strategy is Strategy.MAXLEN:
-        threshold = stream.length - _SLICE
+        threshold = stream.length - most
         return replace(trim, threshold=threshold) if threshold > trim.threshold else None
-    threshold = id_in_key(stream.keys(stream.first_id, MAX_ID, _SLICE + 1)[-1])
+    threshold = id_in_key(stream.keys(stream.first_id, MAX_ID, most + 1)[-1])
     return replace(trim, threshold=threshold) if threshold < trim.threshold else None
 
 

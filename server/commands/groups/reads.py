@@ -156,25 +156,29 @@ def _read(options: ReadOptions, group_name: bytes, lookups: int, request: Reques
     request.count_lookup(True, lookups * len(work))
     served: list[StreamRead] = []
     given = 0
+    spent = 0.0  # since the last yield; 1 is a slice's worth
     for number, (read, stream, group) in enumerate(work, 1):
         found: tuple[Stream, Group] | None = (stream, group)
         if not is_fresh:
             found = group_again(request, read.key, group_name, read.group_no)
         while found is not None:
             step = read.step(request, *found)
+            spent += read.spent
             if step is Step.LAST:
                 break
             if step is Step.NEEDS_VIEW:
                 yield from room.wait_for_view()
             else:
                 yield _delivered(given + read.count)
+            spent = 0.0
             is_fresh = False
             found = group_again(request, read.key, group_name, read.group_no)
         given += read.count
         if read.is_served:
             served.append(read)
-        if number % _SLICE_KEYS == 0:
+        if spent >= 1 or number % _SLICE_KEYS == 0:
             yield _delivered(given)
+            spent = 0.0
             is_fresh = False
     if served:
         resp = request.session.resp

@@ -73,10 +73,12 @@ class StreamRead:
         self._end = MAX_ID
         self._left = 0  # entries still to be read
         self.count = 0  # entries given
+        self.spent = 0.0  # by the last step; 1 is a slice's worth
         self._parts: list[Part] = []
 
     def step(self, request: Request, stream: Stream, group: Group) -> Step:
         """Read a slice."""
+        self.spent = 0.0
         consumer = group.get_or_create(self._options.consumer, request.now_ms)
         step = Step.LAST
         if not self._budget.exhausted:
@@ -146,6 +148,7 @@ class StreamRead:
             rows = [(key, id_bulk(id_in_key(key)) + b"*") for key in keys]
             sizes = showing.sizes(packed_ids_in(keys)) if self._budget.measures else [0] * len(keys)
         read = len(rows)
+        self.spent += read / SLICE_ENTRIES
         fitting = self._cut(sizes)
         rows = rows[:fitting]
         if rows:
@@ -208,7 +211,9 @@ class StreamRead:
                 break
             if letters is not None and letters.is_full:
                 break  # the rest is left to the next read
+        self.spent += len(entries) / _SLICE_HISTORY
         if letters is not None:
+            self.spent += len(letters.found) / _SLICE_HISTORY
             letters.move()
         sizes = [len(row) for row in rows] if self._budget.measures else [0] * len(rows)
         if showing is not None and self._budget.measures:
@@ -254,7 +259,9 @@ class StreamRead:
         overdue = group.overdue(min_idle_ms, now_ms, most, None if letters is None else letters.found, most_bytes)
         if overdue is None:
             return Step.NEEDS_VIEW
+        self.spent += len(overdue) / _MAX_TAKEN_OVER
         if letters is not None:
+            self.spent += len(letters.found) / _SLICE_HISTORY
             letters.move()
         if not overdue:
             return Step.GOES_ON

@@ -15,6 +15,7 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import OK
 from riverbed.store.format.resp import array_head
+from riverbed.store.groups.groups import RECORDS_A_SLICE
 from riverbed.store.ids import unpack_id
 from riverbed.store.model import References
 
@@ -63,7 +64,20 @@ def xdelex(request: Request) -> Reply:
 
     References are checked before existence, as in Redis: an ID that no group has reached yet is referenced.
     """
-    return in_slices(request, _delete_some, is_short=len(request.argv) <= SLICE_IDS)
+    return in_slices(request, _delete_some, is_short=_is_short(request))
+
+
+def _is_short(request: Request) -> bool:
+    """Whether all can be done in one slice, however many entries the stream's groups have pending."""
+    words = len(request.argv)
+    if words > SLICE_IDS:
+        return False
+    stream = request.db.stream(request.argv[1], request.now_ms)
+    return stream is None or words * stream.group_count <= RECORDS_A_SLICE
+
+
+def _ids_a_slice(groups: Groups, references: References) -> int:
+    return SLICE_IDS if references is References.KEEPREF else groups.entries_a_slice(SLICE_IDS)
 
 
 def _delete_some(request: Request) -> Work:
@@ -74,15 +88,15 @@ def _delete_some(request: Request) -> Work:
     stream_no = begun_on.stream_no
     packed_ids = yield from parse_in_slices(words)
     answers: list[int] = []
-    for at in range(0, len(packed_ids), SLICE_IDS):
+    while (at := len(answers)) < len(packed_ids):
         if at:
             yield first_ids(at, len(packed_ids))
-        batch = packed_ids[at : at + SLICE_IDS]
         stream = stream_again(request, request.argv[1], stream_no)
         if stream is None:
-            answers += [ABSENT] * len(batch)
-            continue
-        deleted = _delete(request.db.groups(stream), batch, references)
+            answers += [ABSENT] * (len(packed_ids) - at)
+            break
+        groups = request.db.groups(stream)
+        deleted = _delete(groups, packed_ids[at : at + _ids_a_slice(groups, references)], references)
         request.txn.changes += deleted.count(DELETED)
         answers += deleted
     return _answers(answers)
@@ -115,7 +129,7 @@ def xackdel(request: Request) -> Reply:
     """XACKDEL key group [KEEPREF|DELREF|ACKED] IDS numids id ... -> for each 1 acknowledged and gone, 2 acknowledged
     and kept for others, -1 not pending in this group: then nothing happens to it.
     """
-    return in_slices(request, _acknowledge_some, is_short=len(request.argv) <= SLICE_IDS)
+    return in_slices(request, _acknowledge_some, is_short=_is_short(request))
 
 
 def _acknowledge_some(request: Request) -> Work:
@@ -127,16 +141,17 @@ def _acknowledge_some(request: Request) -> Work:
     group_no = begun_on[1].group_no
     packed_ids = yield from parse_in_slices(words)
     answers: list[int] = []
-    for at in range(0, len(packed_ids), SLICE_IDS):
+    while (at := len(answers)) < len(packed_ids):
         if at:
             yield first_ids(at, len(packed_ids))
-        batch = packed_ids[at : at + SLICE_IDS]
         found = group_again(request, argv[1], argv[2], group_no)
         if found is None:
-            answers += [ABSENT] * len(batch)
-        else:
-            stream, group = found
-            answers += _acknowledge(request.db.groups(stream), group, batch, references)
+            answers += [ABSENT] * (len(packed_ids) - at)
+            break
+        stream, group = found
+        groups = request.db.groups(stream)
+        batch = packed_ids[at : at + _ids_a_slice(groups, references)]
+        answers += _acknowledge(groups, group, batch, references)
     return _answers(answers)
 
 

@@ -36,7 +36,7 @@ _STREAMS_A_SLICE: Final = 50
 # Streams that are looked up in a turn: 2 to 4 us each.
 _STREAMS_A_TURN = 250
 # Entries whose sizes are read in a slice.
-SIZED_ENTRIES: Final = 1000
+_SIZED_ENTRIES = 1000
 # XREAD and XREADGROUP look for each stream twice in Redis: when they take the words apart, and when they read.
 LOOKUPS: Final = 2
 # No row of an entry is shorter.
@@ -264,13 +264,17 @@ def _long_read(options: ReadOptions, resolved: list[bytes], request: Request) ->
     resp = request.session.resp
     parts: list[Part] = []
     served = 0
+    sized = 0  # entries since the last yield
     for number, (key, entries, position) in enumerate(shown, 1):
-        if number % _STREAMS_A_SLICE == 0:
+        if sized >= _SIZED_ENTRIES or number % _STREAMS_A_SLICE == 0:
             yield
+            sized = 0
         if entries is None or entries.last_live_id <= position or budget.exhausted:
             continue
         start = StreamID(position + 1)
         count = yield from _count_within(entries, start, key, budget)
+        if budget.measures:
+            sized += count
         if count:
             served += 1
             parts += [stream_head(key, resp) + array_head(count), ShownRange(entries, start, MAX_ID, count)]
@@ -291,10 +295,10 @@ def _count_within(entries: StreamView, start: StreamID, key: bytes, budget: Read
     total = 0
     named: bytes | None = key
     while not budget.exhausted and (most is None or total < most):
-        sizes, start = entries.sizes(start, SIZED_ENTRIES if most is None else min(most - total, SIZED_ENTRIES))
+        sizes, start = entries.sizes(start, _SIZED_ENTRIES if most is None else min(most - total, _SIZED_ENTRIES))
         kept = budget.cut_sizes(named, sizes)
         total += kept
-        if kept < len(sizes) or len(sizes) < SIZED_ENTRIES:
+        if kept < len(sizes) or len(sizes) < _SIZED_ENTRIES:
             break
         named = None
         yield
