@@ -111,6 +111,7 @@ class Server:
             sliced_commands=executor.sliced_commands,
             blocking=executor.blocking,
             evictor=self.evictor,
+            kill=executor.control.kill,
             leave=executor.departures.begin,
         )
         self.rewriting = Rewriting(core, executor, tasks, self.checkpoints, executor.failures)

@@ -65,9 +65,10 @@ class Maintenance:
         sliced_commands: SlicedCommands,
         blocking: Blocking,
         evictor: Evictor,
+        kill: Callable[[Session], None],
         leave: Callable[[Iterator[None]], None],
     ) -> None:
-        """`leave` takes the steps of work, a little in each turn of the loop."""
+        """`kill` closes a client; `leave` takes the steps of work, a little in each turn of the loop."""
         self.periodic: list[Callable[[], None]] = []  # called ten times a second
         self._core = core
         self._config = core.config
@@ -81,6 +82,7 @@ class Maintenance:
         self._sliced_commands = sliced_commands
         self._blocking = blocking
         self._evictor = evictor
+        self._kill = kill
         self._leave = leave
         self._loop = asyncio.get_running_loop()
         self._purge_timer: asyncio.TimerHandle | None = None
@@ -204,7 +206,10 @@ class Maintenance:
         self._rotate_error = error
 
     def _check_clients(self, now_ms: int) -> None:
-        """Cut off clients that are idle for longer than `timeout`, over an output limit, or stuck in a long reply."""
+        """Cut off clients that are idle for longer than `timeout`, over an output limit, or stuck in a long reply.
+
+        And those that hung up while they waited, with so many requests behind that they are not read.
+        """
         timeout_ms = self._config.timeout * 1000
         now_s = self._clock.monotonic()
         self._core.accounts.check_growing(now_s)
@@ -217,6 +222,9 @@ class Maintenance:
             if session.long_reply is not None and now_s - session.long_reply.progress_s > patience_s:
                 log.warning("client %d read too little of a long reply for %d s: closed", session.id, patience_s)
                 session.peer.abort()
+            block = session.blocked
+            if block is not None and not (block.is_for_work or session.account.is_read) and session.peer.has_hung_up():
+                self._kill(session)
             is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
             listens = session.is_monitor or session.subscriptions or session.is_replica
             if is_idle and not session.must_wait_for_others and not listens:

@@ -35,6 +35,9 @@ class _NoPeer:
 
     def abort(self) -> None: ...
 
+    def has_hung_up(self) -> bool:
+        return False
+
     def output_bytes(self) -> int:
         return 0
 

@@ -61,6 +61,9 @@ class Peer(Protocol):
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
 
+    def has_hung_up(self) -> bool:
+        """Whether the client sends nothing more; to be asked when it is not read, as its end is not seen then."""
+
     def output_bytes(self) -> int:
         """Reply bytes that its connection holds because the client has not read them yet."""
 

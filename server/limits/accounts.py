@@ -155,10 +155,10 @@ class Account:
 
     __slots__ = (
         "_accounts",
-        "_is_read",
         "bucket",
         "client_id",
         "growing",
+        "is_read",
         "is_spared",
         "kept",
         "owed",
@@ -178,7 +178,7 @@ class Account:
         self.growing = 0
         self.bucket = 0  # `Holders` keeps it
         self.is_spared = False  # not to be evicted
-        self._is_read = True
+        self.is_read = True
 
     @property
     def bytes(self) -> int:
@@ -196,7 +196,7 @@ class Account:
         owed = waiting + growing + other
         if owed != self.owed:
             self.add(owed - self.owed)
-        elif not owed and self._is_read:
+        elif not owed and self.is_read:
             return  # as it was: nothing is owed
         self.look_again()
 
@@ -226,9 +226,9 @@ class Account:
     def look_again(self) -> None:
         """Read from the client, or do not, as the bounds are now."""
         bound = self.pool.most_waiting
-        is_read = self.pool.may_grow(self) and self.waiting <= (bound if self._is_read else bound >> 1)
-        if is_read is not self._is_read:
-            self._is_read = is_read
+        is_read = self.pool.may_grow(self) and self.waiting <= (bound if self.is_read else bound >> 1)
+        if is_read is not self.is_read:
+            self.is_read = is_read
             self.socket.set_reading(is_read)
 
     def trust(self, on: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
+_HANG_UP: Final = getattr(select, "POLLRDHUP", 0)  # and POLLHUP, which is always told; macOS knows that one alone
 _SMALL_PIECE: Final = memoryview(bytearray(4 << 10))  # filled and copied again before anything else is read
 
 
@@ -165,6 +167,14 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         self._is_cut_off = True
         self._transport.abort()
+
+    def has_hung_up(self) -> bool:
+        fd = self.fd
+        if fd < 0:
+            return True
+        poll = select.poll()
+        poll.register(fd, _HANG_UP)
+        return bool(poll.poll(0))
 
     def output_bytes(self) -> int:
         return 0 if self._is_cut_off else self._transport.get_write_buffer_size()

@@ -221,7 +221,9 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
         loop.set_exception_handler(server.tasks.noticed)
         listener = Listener(config, server, addresses)
         server.stopping.close_listeners = listener.close
-        server.executor.beside.sockets = Glance()
+        glance = Glance()
+        server.executor.beside.sockets = glance
+        server.executor.events.disconnected.append(glance.leave)
         await _load(server, listener)
     except BaseException:
         addresses.close()

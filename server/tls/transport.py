@@ -261,7 +261,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
 
     def _go_on(self) -> None:
         """Hand over what was kept, and then read on."""
-        if not self.is_reading():
+        if not self._takes_data():
             return
         data, self._unread = self._unread, b""
         if data:
@@ -371,6 +371,10 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._socket.resume_reading()
 
     def is_reading(self) -> bool:
+        """Whether bytes of the socket may be handed over: none may overtake those that are kept."""
+        return self._takes_data() and not self._unread
+
+    def _takes_data(self) -> bool:
         return self._state is _State.OPEN and not self._is_paused and not self.is_closing()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:

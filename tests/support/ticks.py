@@ -103,6 +103,9 @@ class Client:
     def abort(self) -> None:
         self.is_closed = True
 
+    def has_hung_up(self) -> bool:
+        return False
+
     def output_bytes(self) -> int:
         return 0
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -14,10 +16,11 @@ from riverbed.server.background import maintenance
 from riverbed.server.execution.control import departures
 from riverbed.store.errors import Refusal
 from tests.conftest import StartRiverbed
+from tests.support.raw import encode
 from tests.support.read_log import LogTail
 from tests.support.servers import RiverbedServer
 from tests.support.ticks import Ticks, in_loop
-from tests.support.waiting import until_true
+from tests.support.waiting import until, until_true
 
 OK = b"+OK\r\n"
 NEARLY_FULL = (
@@ -310,6 +313,30 @@ def test_timeout_is_a_setting_of_the_running_server(start_riverbed: StartRiverbe
         idle.ask("PING")
         assert client.ask("CONFIG", "SET", "timeout", 1) == OK
         assert idle.rest_until_closed() == b""
+
+
+@pytest.mark.parametrize("how", ["end", "reset"])
+def test_clients_that_are_not_read_and_hang_up_while_they_wait_are_given_nothing(
+    riverbed: RiverbedServer, how: str
+) -> None:
+    with riverbed.client() as client, riverbed.client() as patient:
+        client.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+        behind = encode(("PING",)) * 6000  # more than is read of a client that waits
+        gone = riverbed.client()
+        for count, (waiting, name) in enumerate(((patient, "patient"), (gone, "gone")), 1):
+            waiting.socket.sendall(encode(("XREADGROUP", "GROUP", "g", name, "BLOCK", 0, "STREAMS", "s", ">")) + behind)
+            blocked = b"blocked_clients:%d\r\n" % count
+            until(lambda: blocked in client.ask("INFO", "clients"), "that it waits")  # noqa: B023
+        if how == "reset":
+            gone.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+        until(lambda: b"blocked_clients:1\r\n" in client.ask("INFO", "clients"), "that one is missed")
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("XADD", "s", "2-1", "f", "v")
+        assert b"1-1" in patient.reply()
+        pending = client.ask("XPENDING", "s", "g")
+        assert b"patient" in pending
+        assert b"gone" not in pending
 
 
 def test_a_reader_that_was_killed_is_forgotten(riverbed: RiverbedServer) -> None:

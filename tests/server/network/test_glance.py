@@ -113,6 +113,7 @@ def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
 
         glance = WatchedGlance(before)
         ticks.executor.beside.sockets = glance
+        ticks.executor.events.disconnected.append(glance.leave)
         queued = [encode([b"XADD", b"s", b"*", b"f", b"v"])] * 20
         await loop.sock_sendall(client, b"".join([encode([b"Multi"]), *queued, encode([b"EXEC"]), PING]))
         assert (await reply(loop, client, PONG)).count(b"+QUEUED") == 20
@@ -121,7 +122,7 @@ def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
         assert await reply(loop, other, PONG) == PONG
         assert await reply(loop, waiting, PONG) == b":20\r\n+PONG\r\n"
         await ticks.settle()
-        assert glance.watched == 0
+        assert glance.watched == 1  # which the next transaction need not get to know
         for _ in range(100):
             if len(ticks.executor.context.sessions) == 3:
                 break
@@ -131,6 +132,7 @@ def test_sockets_are_read_and_written_without_a_turn_of_the_loop(
             each.close()
         server.close()
         await asyncio.sleep(0.05)
+        assert glance.watched == 0
         ticks.close()
 
     with asyncio.Runner(loop_factory=factory) as runner:
@@ -168,6 +170,62 @@ def test_a_look_begins_where_the_time_of_the_last_one_was_up(monkeypatch: pytest
         assert min(client.taken for client in clients) >= 5
         glance.leave(cast(Session, clients[0]))
         glance.read()
+        glance.end()
+
+
+class CountingClient(SlowClient):
+    """One that counts how often its socket is asked for."""
+
+    def __init__(self, own: socket.socket) -> None:
+        self.asked = 0
+        super().__init__(own)
+
+    @property
+    def fd(self) -> int:
+        self.asked += 1
+        return self._fd
+
+    @fd.setter
+    def fd(self, number: int) -> None:
+        self._fd = number
+
+    def data_received(self, data: bytes) -> None:
+        self.taken += len(data)
+
+
+def test_sockets_become_known_little_by_little_and_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("riverbed.server.network.glance._LEARN_S", 0.0)  # one in each look
+    with contextlib.ExitStack() as stack:
+        pairs = [socket.socketpair() for _ in range(4)]
+        for end in itertools.chain(*pairs):
+            stack.enter_context(end)
+        clients = [CountingClient(own) for own, _ in pairs]
+        sessions = cast(list[Session], clients)
+        glance = Glance()
+        for _, far in pairs:
+            far.send(b"x")
+        glance.begin(sessions)
+        for known in range(1, 4):
+            glance.read()
+            assert [client.taken for client in clients] == [1] * known + [0] * (4 - known)
+        glance.end()
+        glance.begin(sessions)
+        glance.read()
+        glance.read()
+        assert [client.taken for client in clients] == [1] * 4
+        assert [client.asked for client in clients] == [1] * 4
+        # one that has gone, and whose number another has before it is missed
+        newcomer = CountingClient(pairs[0][0])
+        pairs[0][1].send(b"yz")
+        glance.end()
+        glance.begin(cast(list[Session], [newcomer, *clients[1:]]))
+        glance.read()
+        glance.leave(sessions[0])
+        assert newcomer.taken == 2
+        assert clients[0].taken == 1
+        pairs[0][1].send(b"z")
+        glance.read()
+        assert newcomer.taken == 3
         glance.end()
 
 

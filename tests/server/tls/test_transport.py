@@ -1,0 +1,104 @@
+"""One TLS connection without a socket: what its user is handed, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from typing import Any
+
+from riverbed.server.tls.handshakes import Handshakes
+from riverbed.server.tls.transport import Bios, TlsTransport
+from tests.support.certificates import Certificates
+from tests.support.ticks import in_loop
+from tests.support.tls import client_context
+
+PIECE = 4
+
+
+class Socket(asyncio.Transport):
+    """What the server's end writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.is_read = True
+
+    def write(self, data: Any) -> None:
+        self.sent += bytes(data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class User(asyncio.BufferedProtocol):
+    """A client that is read in small pieces, and no further behind each of them."""
+
+    def __init__(self) -> None:
+        self._buffer = memoryview(bytearray(PIECE))
+        self.taken = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, TlsTransport)
+        self.transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.taken += bytes(self._buffer[:nbytes])
+        self.transport.pause_reading()
+
+
+async def connected(certificates: Certificates, user: User, sock: Socket) -> tuple[TlsTransport, ssl.SSLObject, Any]:
+    """The server's end, the client's, and where the records of the client come out."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.server.cert, certificates.server.key)
+    transport = TlsTransport(Bios(), Handshakes(time.monotonic), context, lambda: user, is_server=True)
+    transport.connection_made(sock)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context(certificates).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    for _ in range(5):
+        incoming.write(sock.sent)
+        sock.sent = b""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        if outgoing.pending:
+            deliver(transport, outgoing.read())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    return transport, client, outgoing
+
+
+def deliver(transport: TlsTransport, records: bytes) -> None:
+    """Have these bytes come from the socket."""
+    transport.get_buffer(-1)[: len(records)] = records
+    transport.buffer_updated(len(records))
+
+
+def test_no_bytes_of_the_socket_may_overtake_those_that_are_kept(certificates: Certificates) -> None:
+    async def body() -> None:
+        user, sock = User(), Socket()
+        transport, client, outgoing = await connected(certificates, user, sock)
+        client.write(b"abcdefghij")
+        deliver(transport, outgoing.read())
+        taken = [user.taken]
+        while not transport.is_reading():
+            assert not sock.is_read
+            transport.resume_reading()
+            assert not transport.is_reading() or user.taken == b"abcdefghij"
+            await asyncio.sleep(0)
+            taken.append(user.taken)
+        assert taken == [b"abcd", b"abcdefgh", b"abcdefghij", b"abcdefghij"]
+        assert sock.is_read
+
+    in_loop(body())
