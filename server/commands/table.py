@@ -81,6 +81,12 @@ _GROUP_CATEGORIES = {
     "transactions": ("transaction",),
 }
 
+# The last words of commands of administration that change nothing.
+_ONLY_SHOWING = {
+    *(b"DRYRUN", b"GENPASS", b"GETUSER", b"LIST", b"LOG", b"USERS", b"GET", b"HELP", b"LEN"),
+    *(b"DOCTOR", b"GRAPH", b"HISTOGRAM", b"HISTORY", b"LATEST"),
+}
+
 # The group of a command, by the folder or the file of its handler, and the version of Redis that brought the group.
 _GROUPS = {
     "keys": "generic",
@@ -127,7 +133,7 @@ class Command:
     allows_multi: bool = field(init=False)
     rests_on_tables: bool = field(init=False)  # a failed commit takes back what its reply says
     only_reads: bool = field(init=False)
-    administers: bool = field(init=False)
+    administers: bool = field(init=False)  # changes who may do what, or how the server runs
 
     def __post_init__(self) -> None:
         self.full_name = self.name.lower().replace(b" ", b"|")
@@ -136,7 +142,7 @@ class Command:
         self.is_guarded = Flag.GUARDED in self.flags
         self.allows_multi = Flag.NO_MULTI not in self.flags
         self.only_reads = Flag.READONLY in self.flags
-        self.administers = Flag.ADMIN in self.flags
+        self.administers = Flag.ADMIN in self.flags and self.name.split()[-1] not in _ONLY_SHOWING
         self.rests_on_tables = bool(self.flags & (Flag.WRITE | Flag.READONLY | Flag.SHOWS_TABLES))
 
     @property

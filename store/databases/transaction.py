@@ -163,9 +163,9 @@ class WriteTxn(Transaction):
         # SWAPDB names its databases itself and needs no SELECT before it
         self.log.append(encode_command([b"SWAPDB", b"%d" % first.number, b"%d" % second.number]))
         for db in (first, second):
-            for key in list(db.interest):
-                if first.stream(key, 0) is not None or second.stream(key, 0) is not None:
-                    self.notify(Change.CREATED, db, key)
+            present = {*first.present(db.interest), *second.present(db.interest)}
+            for key in [key for key in db.interest if key in present]:
+                self.notify(Change.CREATED, db, key)
 
     def expire_due(self, now_ms: int, most: int) -> int:
         """Delete at most `most` keys whose deadline has passed; -> how many deadlines were looked at."""

@@ -43,6 +43,7 @@ SIZES: Final = (
     "server.commands.channels._NAMES_A_STEP",
     "server.commands.clients.client_control._WORDS_A_SLICE",
     "server.commands.clients.client_list._IDS_A_SLICE",
+    "server.commands.clients.client_list._LINES_A_SLICE",
     "server.commands.clients.connection._WORDS_A_SLICE",
     "server.commands.clients.pubsub._NAMES_A_SLICE",
     "server.commands.clients.transactions._KEYS_A_SLICE",

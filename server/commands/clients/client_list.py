@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from riverbed.server.protocol.replies import Reply
 
 _IDS_A_SLICE: Final = 500
+_LINES_A_SLICE = 100  # 20 us each
 
 INVALID_CLIENT_ID: Final = "ERR Invalid client ID"
 
@@ -73,7 +75,20 @@ def client_list(request: Request) -> Reply:
         return in_slices(request, _list_named, is_short=len(words) <= _IDS_A_SLICE)
     else:
         raise CommandError(errors.SYNTAX)
-    return Verbatim(b"".join([_describe(request, session) for session in chosen]))
+    client_ids = [session.id for session in chosen]
+    return in_slices(request, partial(_list_chosen, client_ids), is_short=len(client_ids) <= _LINES_A_SLICE)
+
+
+def _list_chosen(client_ids: list[int], request: Request) -> Work:
+    """The lines of these clients; of those that leave meanwhile there may be none."""
+    sessions = request.context.sessions
+    parts = []
+    for number, client_id in enumerate(client_ids, 1):
+        if client_id in sessions:
+            parts.append(_describe(request, sessions[client_id]))
+        if not number % _LINES_A_SLICE:
+            yield
+    return verbatim_in_pieces(request, parts)
 
 
 def _list_named(request: Request) -> Work:
@@ -90,7 +105,7 @@ def _list_named(request: Request) -> Work:
         if client_id not in lines and client_id in sessions:
             lines[client_id] = _describe(request, sessions[client_id])
         parts.append(lines.get(client_id, b""))
-        if not number % _IDS_A_SLICE:
+        if not number % _LINES_A_SLICE:
             yield
     return verbatim_in_pieces(request, parts)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.slices import in_pieces, in_slices, joined
 from riverbed.server.commands.table import NO_KEYS, Flag, command, container, declare_help
+from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Push
 from riverbed.store.format.resp import array_head, bulk
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
 
+SSUBSCRIBE_DENIED: Final = "ERR SSUBSCRIBE isn't allowed for a DENY BLOCKING client"
 _SUBSCRIBING: Final = Flag.PUBSUB | Flag.NOSCRIPT | Flag.LOADING | Flag.STALE | Flag.SUBSCRIBER
 _PUBLISHING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE | Flag.FAST
 _LOOKING: Final = Flag.PUBSUB | Flag.LOADING | Flag.STALE
@@ -125,6 +127,8 @@ def punsubscribe(request: Request) -> Reply:
 )
 def ssubscribe(request: Request) -> Reply:
     """SSUBSCRIBE shardchannel [shardchannel ...] -> for each: `ssubscribe`, channel, how many shard channels by now."""
+    if not request.may_block:  # SUBSCRIBE is allowed, as Redis has it for clients of old
+        raise CommandError(SSUBSCRIBE_DENIED)
     return _subscribe(request, request.context.pubsub.shard_channels, b"ssubscribe")
 
 

@@ -154,6 +154,33 @@ def test_flushing_counts_the_keys_and_an_empty_database_has_none(store: Store) -
     assert (store.db.size, store.db.expiring, list(all_keys(store.db, 0))) == (0, 0, [])
 
 
+def test_present_are_the_keys_that_have_a_stream_in_the_order_asked(store: Store) -> None:
+    keys = [b"b", b"", b"long" * 1000, b"a"]
+    for key in keys:
+        store.fill(key, 1)
+    store.txn.write_back()
+    assert store.db.present([b"c", *keys, b"long" * 1001]) == keys
+    store.db.flush()
+    assert store.db.present(keys) == []
+
+
+@pytest.mark.parametrize("how", ["flush", "swap"])
+def test_clients_that_watch_many_keys_cost_no_object_for_each(store: Store, how: str) -> None:
+    keys = [b"key %d" % number for number in range(50)]
+    for key in keys:
+        store.fill(key, 1)
+    store.restart()
+    changed: list[bytes] = []
+    store.txn.notify = lambda change, namespace, key: changed.append(key)
+    store.db.interest.update(dict.fromkeys([b"none", *keys], 1))
+    if how == "flush":
+        store.db.flush()
+    else:
+        store.txn.swap(store.txn.databases[0], store.txn.databases[1])
+    assert changed == keys
+    assert not store.db.cached
+
+
 @pytest.mark.parametrize("end", ["delete", "flush", "expire"])
 def test_nothing_is_left_of_a_stream_that_came_and_went_between_checkpoints(store: Store, end: str) -> None:
     stream = store.fill(b"s", 6)

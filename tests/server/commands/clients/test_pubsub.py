@@ -296,6 +296,16 @@ def test_the_last_name_unsubscribed_ends_the_restriction(cast: Cast) -> None:
     assert cast["a"].say("PING") == b"+PONG\r\n"
 
 
+@pytest.mark.parametrize("resp", [2, 3])
+def test_a_transaction_subscribes_to_no_shard_channel(cast: Cast, resp: int) -> None:
+    pair = cast["a"]
+    cast.send("a", f"HELLO {resp}")
+    pair.ours.reply()
+    pair.theirs.reply()  # the greeting tells versions
+    for line in ("MULTI", "SSUBSCRIBE x", "SUNSUBSCRIBE x", "XLEN nothing", "EXEC", "XLEN nothing"):
+        pair.say(line)
+
+
 def test_subscribers_in_resp3_may_do_everything(cast: Cast) -> None:
     pair = cast["a"]
     for client in (pair.ours, pair.theirs):

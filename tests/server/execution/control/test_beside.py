@@ -359,6 +359,21 @@ def test_settings_in_the_middle_of_a_transaction_are_seen_by_nobody(
     in_loop(body())
 
 
+@pytest.mark.parametrize(
+    "shown", ["CONFIG GET maxclients", "ACL LIST", "CLIENT LIST", "SLOWLOG LEN", "ACL GETUSER default"]
+)
+def test_a_turn_ends_behind_a_command_that_only_shows_settings(tmp_path: Path, shown: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        glances = Glances(ticks, lambda look: None)
+        await execute(ticks, client, shown, *WRITES)
+        assert glances.looks >= N - 1
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_blocked_readers_see_all_of_it_and_watches_break(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
