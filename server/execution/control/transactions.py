@@ -1,8 +1,8 @@
 """EXEC: the commands that a client has queued, run as one transaction.
 
 A long transaction ends its turn now and then, in the middle, for `beside.py`; nothing uses the tables or commits before
-it goes on.  Behind a command that changes users or settings it ends none: a client that logs in beside it must not find a
-user, or a password, that is there in the middle of the transaction only.
+it goes on.  Behind a command that changes users or settings it ends none: a client that logs in beside it must find no
+user, and no password, that is there in the middle of the transaction only.
 """
 
 from __future__ import annotations
