@@ -8,6 +8,7 @@ Modules write to `logging.getLogger("riverbed")`, with `info` for notice and `lo
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
@@ -47,6 +48,31 @@ def _mark(level: int) -> str:
     return "-" if level >= VERBOSE else "."
 
 
+def _to_file(path: str) -> logging.Handler:
+    """Appends lines to a file, which is opened again when something moved it away: log rotation needs no signal.
+
+    A line that cannot be written goes to standard error, and never to the code that logs it.
+    """
+    from logging.handlers import WatchedFileHandler
+
+    class LogFile(WatchedFileHandler):
+        def emit(self, record: logging.LogRecord) -> None:
+            try:
+                super().emit(record)
+            except OSError as error:  # it cannot be opened again
+                self._fall_back(record, error)
+
+        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+            self._fall_back(record, sys.exc_info()[1])
+
+        def _fall_back(self, record: logging.LogRecord, error: BaseException | None) -> None:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or none
+                sys.stderr.write(f"{self.format(record)} (not in the log: {error})\n")
+                sys.stderr.flush()
+
+    return LogFile(path, encoding="utf-8", errors="backslashreplace")
+
+
 def open_log(config: Config) -> None:
     """Send log lines to `logfile`, or standard output, as `loglevel` says, now and after each change of it.
 
@@ -54,10 +80,7 @@ def open_log(config: Config) -> None:
     """
     handler: logging.Handler
     if config.logfile:
-        from logging.handlers import WatchedFileHandler
-
-        # reopened when something moved it away, so that log rotation needs no signal
-        handler = WatchedFileHandler(config.logfile, encoding="utf-8", errors="backslashreplace")
+        handler = _to_file(config.logfile)
     else:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text

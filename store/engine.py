@@ -36,6 +36,7 @@ from riverbed.store.errors import (
     StoreError,
 )
 from riverbed.store.format.meta import NO_DATABASE
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.streamed.batch import StreamedBatch, data_of
 from riverbed.store.options import Clock, Fsync, Options
@@ -68,6 +69,7 @@ class Engine:
         self.options = options
         self.clock = clock
         self.held = HeldDirectory(directory)
+        self.held_log = HeldDirectory(directory / LOG_DIRECTORY)  # its files stay open without it
         self.files = files = files or HeldFiles(self.held)
         self._execute = execute
         self.space = Space(directory, options, files)
@@ -132,6 +134,7 @@ class Engine:
             self.statements.begin_replids(self.checkpoint)
             self.statements.note_policy()
             self.keeper.begin_file_if_needed()
+            self.held_log.settle()
             self.check_space()
             undo.pop_all()
         self.is_loaded = True

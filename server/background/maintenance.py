@@ -7,6 +7,7 @@ milliseconds.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -15,8 +16,8 @@ import lmdb
 
 from riverbed.server.background.readers import Readers
 from riverbed.store.databases import consumer_ttl
-from riverbed.store.disk.locks.held_directory import MOVED
-from riverbed.store.errors import LACKS_ROOM, DamagedRowError, StateLostError
+from riverbed.store.disk.locks.held_directory import LOG_MOVED, MOVED
+from riverbed.store.errors import LACKS_ROOM, DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
@@ -183,15 +184,23 @@ class Maintenance:
         self._reported_refusal = refusal
 
     def _check_directory(self) -> bool:
-        """Stop the server when its directory is at its path no more; -> whether it goes on.
+        """Stop the server when its directory, or that of its log, is at its path no more; -> whether it goes on.
 
         Another server may have begun a store there, which this one would take for its own.  What was acknowledged is in
-        the directory that was moved, in the log.
+        the directory that was moved, in the log.  A log without its directory is lost, and the tables get everything.
         """
-        if not self._engine.held.is_gone:
-            return True
-        self._ticks.give_up(StateLostError(f"{MOVED} ({self._engine.held.path})"))
-        return False
+        engine = self._engine
+        if engine.held.is_gone:
+            self._ticks.give_up(StateLostError(f"{MOVED} ({engine.held.path})"))
+            return False
+        if engine.held_log.is_gone:
+            rest = "what was written since the last checkpoint is lost"
+            with contextlib.suppress(*_EXPECTED, LogWriteError, StateLostError):
+                self._checkpoints.checkpoint_now()
+                rest = "the tables have everything: `riverbed check --repair` makes a log of them"
+            self._ticks.give_up(StateLostError(f"{LOG_MOVED} ({engine.held_log.path}); {rest}"))
+            return False
+        return True
 
     def _check_space(self) -> None:
         self._readers.look()

@@ -44,6 +44,7 @@ SILENCE_S: Final = 60.0
 TERM_S: Final = 3.0
 # A killed process that does not end hangs in the kernel, where it cannot be helped.
 KILL_S: Final = 5.0
+NO_RESOURCES: Final = "the system gives it no file descriptor, no memory or no process; see `ulimit -a`"
 _SHOWN_BYTES: Final = 500
 # A process that is started in any directory finds our package here.
 _HOME: Final = Path(riverbed.__file__).resolve().parents[1]
@@ -118,7 +119,9 @@ class Worker:
                 env=_environment(),
             )
         except OSError as error:
-            raise WorkerError(f"its process cannot be started: {error}") from error
+            # uvloop does not say which one
+            reason = NO_RESOURCES if error.errno == -1 else error
+            raise WorkerError(f"its process cannot be started: {reason}") from error
         if not self._is_urgent:
             step_back(self._process.pid)  # now: its imports would take a processor from the server for 0.1 s
         if self._is_killed:

@@ -5,6 +5,7 @@ import errno
 import importlib
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -223,6 +224,29 @@ def test_a_log_file_that_is_moved_away_is_begun_again(start_riverbed: StartRiver
         client.ask("BGREWRITEAOF")
         until(lambda: log.exists() and "rewrit" in log.read_text(), "a line in the new file")
     assert "rewrit" not in moved.read_text()
+
+
+@pytest.mark.parametrize("how", ["no directory", "full"])
+def test_a_log_file_that_cannot_be_written_holds_up_nothing(
+    start_riverbed: StartRiverbed, tmp_path: Path, how: str
+) -> None:
+    directory = tmp_path / "lines"
+    directory.mkdir()
+    log = directory / "server.log"
+    server = start_riverbed(options={"logfile": log})
+    if how == "full":
+        log.unlink()
+        log.symlink_to("/dev/full")
+    else:
+        shutil.rmtree(directory)
+    with server.client() as client:
+        assert client.ask("BGREWRITEAOF").startswith(b"+Background")
+        assert client.ask("REPLICAOF", "127.0.0.1", 1) == b"+OK\r\n"
+        assert client.ask("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
+        assert client.ask("XADD", "s", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
+        assert client.ask("RIVERBED", "SNAPSHOT", "one").startswith(b"*14\r\n")
+    assert server.stop() == 0
+    assert "(not in the log: " in server.log_text()
 
 
 def test_a_start_for_which_the_tables_have_no_room_names_the_setting() -> None:

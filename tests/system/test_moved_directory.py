@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from riverbed.store.disk.locks.held_directory import MOVED
+from riverbed.store.disk.locks.held_directory import LOG_MOVED, MOVED
+from riverbed.store.layout import LOG_DIRECTORY
 from tests.support.servers import RiverbedServer
 from tests.support.trees import tree
 
@@ -67,3 +70,26 @@ def require_harmless(server: RiverbedServer, moved: Path, *, is_deleted: bool, e
     if not is_deleted:
         with RiverbedServer(moved, logs) as again:
             assert (length(again, "new"), length(again, "old")) == (0, COUNT)
+
+
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_a_server_whose_log_is_gone_stops_and_the_tables_have_all_that_was_acknowledged(
+    tmp_path: Path, how: str
+) -> None:
+    with RiverbedServer(tmp_path / "data", tmp_path / "logs", {"appendfsync": "always"}) as server:
+        fill(server, "s")
+        log = server.directory / LOG_DIRECTORY
+        log.rename(tmp_path / "moved") if how == "moved" else shutil.rmtree(log)
+        if how == "replaced":
+            log.mkdir()
+        count = COUNT
+        with server.client() as client, contextlib.suppress(OSError, AssertionError):
+            while client.ask("XADD", "s", f"{count + 1}-1", "f", "v").startswith(b"$"):
+                count += 1
+        assert count > COUNT
+        assert server.wait_ended() == 1
+        assert f"{LOG_MOVED} ({log}); the tables have everything" in server.log_text()
+    words = [sys.executable, "-m", "riverbed.tools.entry", "check", str(server.directory), "--repair"]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    with RiverbedServer(server.directory, tmp_path / "logs") as again:
+        assert length(again, "s") == count

@@ -41,7 +41,7 @@ _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 
 
 class _Console(Console):
-    """A console that leaves a broken pipe to `outputs.guarded`."""
+    """A console that leaves a broken pipe to `outputs.guarded`; `:key:` in a name is no emoji."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
@@ -49,12 +49,12 @@ class _Console(Console):
 
 def notes() -> Console:
     """Standard error, for messages.  Escape text from outside: `[x]` is markup."""
-    return _Console(stderr=True, highlight=False, soft_wrap=True)
+    return _Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
 
 
 def results(*, soft_wrap: bool = True) -> Console:
     """Standard output, for readable results.  Without `soft_wrap` lines end at the terminal's width."""
-    return _Console(highlight=False, soft_wrap=soft_wrap)
+    return _Console(emoji=False, highlight=False, soft_wrap=soft_wrap)
 
 
 def print_facts(console: Console, facts: Mapping[str, str]) -> None:

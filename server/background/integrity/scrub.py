@@ -13,6 +13,7 @@ read by another process (`scrub_worker.py`): broken pages can end the process th
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -71,6 +72,8 @@ _BOTH: Final = (
     "the log and the tables are both damaged, so that neither can be made of the other: a replica asks its primary for "
     "everything; in the place of a primary promote a replica, or restore a snapshot"
 )
+# Why a file could not be read that says nothing of its bytes.
+_OF_THE_PROCESS: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM))
 _FULL_SYNC: Final = "Only replicas that are away would need it, and take a full sync now. Look after the disk"
 _CURE_OF_BACKLOG: Final = Cure(_FULL_SYNC, _FULL_SYNC)
 
@@ -300,7 +303,11 @@ class Scrub:
             except FileNotFoundError:
                 continue  # a rewrite has done away with it
             except (CorruptionError, OSError) as error:
-                self._found(walk.name, error, self._cure_of(walk))
+                if isinstance(error, OSError) and error.errno in _OF_THE_PROCESS:
+                    log.warning("not scrubbed: %s", error)
+                    self._unread.append(walk.name)
+                else:
+                    self._found(walk.name, error, self._cure_of(walk))
             else:
                 self._status.damage.pop(walk.name, None)
 

@@ -14,6 +14,7 @@ from typing import Final
 from riverbed.store.disk.files import OsFiles
 
 MOVED: Final = "the data directory was moved or deleted"
+LOG_MOVED: Final = "the directory of the log was moved or deleted"
 
 
 class HeldDirectory:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from riverbed.store.errors import CorruptionError, LockedError
 from riverbed.tools.cli import main
@@ -118,3 +120,10 @@ def test_the_list_of_subcommands_tells_each_in_a_line() -> None:
     lines = result.stdout.partition("Commands:\n")[2].partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines] == NAMES
     assert not [line for line in lines if line.endswith("...")]
+
+
+@pytest.mark.parametrize("make", [console.notes, console.results])
+def test_names_are_shown_as_they_are(make: Callable[[], Console], capsys: pytest.CaptureFixture[str]) -> None:
+    make().print("user:id:7 page:100:x user:heart:1")
+    shown = capsys.readouterr()
+    assert (shown.out or shown.err) == "user:id:7 page:100:x user:heart:1\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -166,6 +168,24 @@ def test_a_file_that_a_rewrite_has_replaced_since_it_was_listed_is_called_a_kept
         ticks.server.scrub._walk(walks)
         assert list(ticks.server.scrub._status.damage) == [name]
         assert "Only replicas that are away would need it" in caplog.text
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EACCES, errno.EIO])
+def test_a_file_that_cannot_be_opened_for_want_of_something_else_is_not_damaged(tmp_path: Path, number: int) -> None:
+    def steps() -> Iterator[int]:
+        yield 0
+        raise OSError(number, os.strerror(number), "some.aof")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        (walk, *_) = log_walks(ticks.engine)
+        scrub = ticks.server.scrub
+        scrub._walk([walk._replace(name="some.aof", steps=steps)])
+        assert list(scrub._status.damage) == (["some.aof"] if number == errno.EIO else [])
+        assert scrub._unread == ([] if number == errno.EIO else ["some.aof"])
         ticks.close()
 
     in_loop(body())
