@@ -13,10 +13,10 @@ from riverbed.server.config.kinds import is_host
 from riverbed.server.errors import CommandError
 from riverbed.server.numbers import TOO_LARGE, parse_digits
 from riverbed.server.replication.link import STORE_CAPABILITY
+from riverbed.server.replication.prefixes import Prefixes
 from riverbed.server.replication.sender import GETACK, PING, Introduction, LagError, Sender, State
 from riverbed.server.replication.waits import Waits
 from riverbed.store.errors import NEARLY_FULL, LogWriteError
-from riverbed.store.log.tail import LogTail
 
 if TYPE_CHECKING:
     from riverbed.server.background.log_rewrite import Rewriting
@@ -36,8 +36,6 @@ _MAX_ADDRESS_BYTES: Final = 255
 _NOT_IN_ADDRESSES: Final = frozenset(",= ")  # a comma begins the next field of a replica's line in INFO
 # A full sync sends up to so much of log, or as much as the base has, without waiting for a rewrite.
 REWRITE_BYTES: Final = 64 << 20
-# How long the tail is kept for a foreign replica that is to come back for the rest.
-PREFIX_S: Final = 60.0
 
 
 class Primary:
@@ -45,6 +43,7 @@ class Primary:
 
     def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, rewriting: Rewriting) -> None:
         self.senders: dict[Session, Sender] = {}
+        self.prefixes = Prefixes(core)
         self.waits = Waits(core, ticks, self.senders.values)
         self.good_count = 0
         self.on_count: Callable[[], None] = lambda: None  # writing may depend on `good_count`
@@ -57,7 +56,6 @@ class Primary:
         self._gate = gate
         self._rewriting = rewriting
         self._introductions: dict[Session, Introduction] = {}
-        self._prefixes: dict[str, tuple[int, LogTail, float]] = {}
         self._pinged_s = 0.0
         self._asked_offset = -1
 
@@ -113,8 +111,9 @@ class Primary:
     def cut_off(self) -> None:
         """Have all replicas connect again: their offsets are not ours any more, or the replication id has changed."""
         self._asked_offset = -1
+        self.prefixes.drop_all()
         for sender in list(self.senders.values()):
-            sender.session.peer.abort()
+            sender.cut_off()
 
     async def make_base(self, sender: Sender) -> None:
         """Have the log rewritten before `sender` is sent all of it, if it is long, or not all of it is ours.
@@ -135,22 +134,10 @@ class Primary:
             if not is_ours:
                 raise LogWriteError(f"the log could not be rewritten: {error}") from error
 
-    def keep_prefix(self, replication_id: str, offset: int, tail: LogTail) -> None:
-        """A foreign replica has the base and will come back for what follows, which `tail` reads."""
-        self._prefixes[replication_id] = offset, tail, self._clock.monotonic() + PREFIX_S
-
-    def take_prefix(self, replication_id: str, offset: int) -> LogTail | None:
-        """The tail that was kept for a foreign replica that has come back, if there is one."""
-        kept = self._prefixes.get(replication_id)
-        if kept is None or kept[0] != offset:
-            return None
-        del self._prefixes[replication_id]
-        return kept[1]
-
     @property
     def awaits_return(self) -> bool:
         """Whether a foreign replica that has the base is to come back for what follows."""
-        return bool(self._prefixes)
+        return bool(self.prefixes)
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -204,12 +191,9 @@ class Primary:
             sender.keep_alive(now_s)
             if now_s - sender.heard_s > config.repl_timeout:
                 log.warning("replica %s: not heard of for %d s", sender.session.peer.address, config.repl_timeout)
-                sender.session.peer.abort()
+                sender.cut_off()
         self._cut_off_slowest()
-        for replication_id, (_, tail, until_s) in list(self._prefixes.items()):
-            if now_s > until_s or self._takes_needed_space(tail.held_bytes):
-                tail.close()
-                del self._prefixes[replication_id]
+        self.prefixes.drop_old(self._takes_needed_space)
         if self.senders and now_s - self._pinged_s >= config.repl_ping_replica_period and self._may_log:
             self._pinged_s = now_s
             self._core.txn.log.append(PING)

@@ -41,7 +41,7 @@ class Replacement:
             if session.long_reply is not None or session.is_sliced:
                 session.end_long_reply()
                 self._sliced_commands.drop(session)
-                session.peer.abort()
+                session.abort()
 
     def _change_all_keys(self) -> None:
         """Treat every key as changed, for clients that watch it or wait for it."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
+    from riverbed.server.replication.prefixes import Prefixes
     from riverbed.store.log.manifest import LogFile
     from riverbed.store.log.streamed.batch import StreamedBatch
 
@@ -81,16 +82,12 @@ class Introduction:
 
 
 class Bases(Protocol):
-    """Makes the bases with which full syncs begin."""
+    """Makes the bases with which full syncs begin, and keeps what follows them for replicas that come back."""
+
+    prefixes: Prefixes
 
     async def make_base(self, sender: Sender) -> None:
         """Have a base that `sender` can be sent.  Raises LogWriteError when there is none."""
-
-    def keep_prefix(self, replication_id: str, offset: int, tail: LogTail) -> None:
-        """A foreign replica has the base and will come back for what follows, which `tail` reads."""
-
-    def take_prefix(self, replication_id: str, offset: int) -> LogTail | None:
-        """The tail that was kept for a foreign replica that has come back, if there is one."""
 
 
 class Sender:
@@ -137,7 +134,7 @@ class Sender:
         if self._closed:  # it has gone, and may come back for a prefix that is kept
             return
         engine = self._engine
-        prefix = self._bases.take_prefix(replication_id, offset)
+        prefix = self._bases.prefixes.take(replication_id, offset)
         if prefix is not None:
             self._tail = prefix
             self._continue()
@@ -254,9 +251,9 @@ class Sender:
     def _base_acknowledged(self) -> None:
         """The replica has all of the base: cut the link, so that it comes back and is sent the real id."""
         assert self._tail is not None
-        self._bases.keep_prefix(self._prefix_id, self._prefix_end, self._tail)
+        self._bases.prefixes.keep(self._prefix_id, self._prefix_end, self._tail)
         self._tail = None
-        self.session.peer.abort()
+        self.cut_off()
 
     # -- the log -------------------------------------------------------------------------------------------------------
 
@@ -359,7 +356,12 @@ class Sender:
     def give_up(self, error: Exception) -> None:
         """Cut the replica off; it connects again."""
         log.warning("replica %s is cut off: %s", self.session.peer.address, error)
-        self.session.peer.abort()
+        self.cut_off()
+
+    def cut_off(self) -> None:
+        """Close the link now.  Nothing that the replica has said behind this is heard: it may be of another log."""
+        self.close()
+        self.session.abort()
 
     def close(self) -> None:
         self._closed = True

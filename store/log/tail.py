@@ -89,6 +89,10 @@ class LogTail:
         self._unread = memoryview(b"")  # commands before `place` that were not returned yet
         log.history.tails.add(self)
 
+    def reads(self, log: Log) -> bool:
+        """Whether it reads `log`, and not one that was in its place before."""
+        return self._log is log
+
     def read(self, most: int) -> bytes:
         """At most `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
         read = self._read_bytes if self._verbatim else self._read_commands

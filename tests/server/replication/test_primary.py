@@ -74,7 +74,7 @@ def test_a_replica_that_has_gone_before_its_answer_is_made_is_sent_nothing(tmp_p
         ticks = Ticks(tmp_path)
         replica = ticks.connect().session
         primary, engine = ticks.server.replication.primary, ticks.engine
-        primary.keep_prefix("a" * 40, 5, LogTail(engine.log, engine.files, engine.log.end, verbatim=False))
+        primary.prefixes.keep("a" * 40, 5, LogTail(engine.log, engine.files, engine.log.end, verbatim=False))
         for asked in [("a" * 40, 5), (engine.log.replids.replication_id, engine.log.end.offset), ("?", -1)]:
             primary.attach(replica, *asked)
             primary.detach(replica)
@@ -82,6 +82,32 @@ def test_a_replica_that_has_gone_before_its_answer_is_made_is_sent_nothing(tmp_p
         stats = ticks.executor.stats
         assert (stats.syncs_full, stats.syncs_partial, stats.syncs_refused) == (0, 0, 0)
         assert primary.awaits_return
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("way", ["is ahead", "is silent", "has to connect again"])
+def test_nothing_more_is_done_for_a_replica_that_is_cut_off(tmp_path: Path, way: str) -> None:
+    """What it has sent behind this has come already, and may be about another log."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        primary, replica, other = ticks.server.replication.primary, ticks.connect(), ticks.connect()
+        await ticks.ask(replica, "REPLCONF riverbed 1", "PSYNC ? -1")
+        if way == "is ahead":
+            replica.send(f"REPLCONF ACK {1 << 40}")
+        elif way == "is silent":
+            primary.cycle()
+            ticks.clock.now_ms += 3_600_000
+            primary.cycle()
+        else:
+            primary.cut_off()
+        replica.send("REPLCONF ACK 0", "XADD s 1-1 f v")
+        await ticks.settle()
+        assert replica.is_closed
+        assert await ticks.ask(other, "XLEN s", "XADD t 1-1 f v") == [b":0\r\n", b"$3\r\n1-1\r\n"]
+        assert [sender.acked_offset for sender in primary.senders.values()] == [-1]
         ticks.close()
 
     in_loop(body())
