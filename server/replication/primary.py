@@ -163,9 +163,9 @@ class Primary:
         if target <= self._asked_offset or not self._may_log:
             return
         if any(not sender.introduction.is_ours and sender.acked_offset < target for sender in self.senders.values()):
-            txn.log.append(GETACK)
-            # the answer covers everything before the question, and the question itself
+            # the answer is the offset before the question: what waits for the question too needs another
             self._asked_offset = engine.log.end.offset + sum(map(len, txn.log))
+            txn.log.append(GETACK)
             self._ticks.want_tick()
 
     def tick_was_undone(self) -> None:

@@ -77,6 +77,42 @@ def test_a_redis_comes_back_for_the_rest_of_the_log(tmp_path: Path, monkeypatch:
     in_loop(body())
 
 
+def test_a_redis_is_cut_off_when_it_answers_with_the_offset_before_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        ticks = await with_base(tmp_path, monkeypatch)
+        replica = Redis(ticks)
+        await replica.take_base()
+        before = replica.offset - len(GETACK)
+        await replica.acknowledge(before - 1)
+        assert not replica.link.is_closed
+        await replica.acknowledge(before)
+        assert replica.link.is_closed
+        assert (await replica.ask()).startswith("+CONTINUE")
+        assert await ticks.ask(ticks.connect(), "WAIT 0 0") == [b":0\r\n"], "it has acknowledged nothing of the log"
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_redis_that_has_not_got_the_question_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says every second may be the offset before the question; its offset would never be one of the log."""
+
+    async def body() -> None:
+        ticks = await with_base(tmp_path, monkeypatch)
+        replica = Redis(ticks)
+        await replica.take_base()
+        replica.offset -= len(GETACK)
+        await replica.acknowledge(replica.offset)
+        assert (await replica.ask()).startswith("+FULLRESYNC")
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_redis_that_comes_back_for_a_log_that_was_left_is_sent_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ And what WAIT waits for: the client's last write, wherever it was committed.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.execution.control.pauses import Hold
-from riverbed.server.replication.sender import GETACK
+from riverbed.server.replication.sender import EMPTY_RDB, GETACK
 from riverbed.store.log.tail import LogTail
 from tests.support.ticks import Ticks, in_loop
 
@@ -149,6 +150,32 @@ def test_wait_covers_a_write_that_was_committed_before_the_end_of_its_tick(tmp_p
         assert writer.replies() == []
         await ticks.ask(replica, f"REPLCONF ACK {ticks.engine.log.end.offset}")
         assert writer.replies() == [b":1\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_client_that_waits_from_the_tick_of_a_question_on_is_answered_without_delay(tmp_path: Path) -> None:
+    """A Redis answers with the offset before the question, and of itself only every second."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        first, second, replica = ticks.connect(), ticks.connect(), ticks.connect()
+        sent = bytearray()
+        replica.session.send = sent.extend
+        await ticks.ask(replica, "PSYNC ? -1")
+        begin = sent.index(EMPTY_RDB) + len(EMPTY_RDB)
+        for client in (first, second):
+            await ticks.ask(client, "XADD s * f v")
+        first.send("WAIT 1 0")
+        await asyncio.sleep(0)
+        second.send("WAIT 1 0")
+        await ticks.settle()
+        answered = begin
+        while (question := sent.find(GETACK, answered)) >= 0:
+            await ticks.ask(replica, f"REPLCONF ACK {question - begin}")
+            answered = question + len(GETACK)
+        assert (first.replies(), second.replies()) == ([b":1\r\n"], [b":1\r\n"])
         ticks.close()
 
     in_loop(body())
