@@ -29,6 +29,7 @@ class Replacement:
         self._cut_off_readers()
         adopt(self._core.engine, directory)
         self._change_all_keys()
+        self._bound_written_offsets()
 
     def exchange_tables(self, made: Path, put_aside: Path) -> None:
         """Use the tables in `made`, which hold the same, in the place of ours.  Raises StateLostError."""
@@ -50,6 +51,12 @@ class Replacement:
             if session.blocked is not None:
                 self._blocking.signals += [(session.db, key) for key in session.blocked.keys]
         self._blocking.serve_soon()
+
+    def _bound_written_offsets(self) -> None:
+        """Have no client wait until a shorter log is as long as the old one was when the client wrote to that."""
+        end = self._core.engine.log.end.offset
+        for session in self._core.sessions.values():
+            session.written_offset = min(session.written_offset, end)
 
     def clear_up(self) -> None:
         """Delete the files that the log needs no more."""

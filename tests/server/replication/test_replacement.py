@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from riverbed.server.replication import replacement
 from tests.support.ticks import Ticks, in_loop
 
 
@@ -21,6 +24,26 @@ def test_a_transaction_that_watched_a_key_of_the_old_store_is_not_done(tmp_path:
         await ticks.settle()
         assert watching.replies()[-1] == b"*-1\r\n"
         assert other.replies()[-1] == b"*1\r\n:0\r\n"
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_client_waits_for_nothing_that_only_the_old_store_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replacement, "adopt", lambda engine, directory: None)  # the store that is here is the new one
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        ahead, level = ticks.connect(), ticks.connect()
+        for client in (ahead, level):
+            await ticks.ask(client, "XADD s * f v")
+        written, end = level.session.written_offset, ticks.engine.log.end.offset
+        ahead.session.written_offset = end + 1000
+        ticks.server.replication.needs.replacement.adopt(tmp_path)
+        assert (ahead.session.written_offset, level.session.written_offset) == (end, written)
+        assert await ticks.ask(ahead, "WAITAOF 1 0 0") == [b"*2\r\n:1\r\n:0\r\n"]
         ticks.close()
 
     in_loop(body())
