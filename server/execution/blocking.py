@@ -120,6 +120,9 @@ class Blocking:
             if session is None:
                 del self._unserved[place]
                 continue
+            if session.input.has_ended or session.closing:  # it has left, and many others before it
+                self.waiters.release(session)
+                continue
             block = session.blocked
             assert block is not None, "in a line without waiting"
             reply = self._retry(session, block)

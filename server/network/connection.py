@@ -71,6 +71,7 @@ class Connection(asyncio.Protocol):
         """The client has shut down its sending side, or all of it: it may still wait for replies, so stay open."""
         self._has_ended = True
         if self._has_session:
+            self.session.input.end()
             self._leaving.take(self._executor.receive_end, self.session)
         return self._has_session
 
@@ -78,6 +79,7 @@ class Connection(asyncio.Protocol):
         self._is_cut_off = True
         if self._has_session:
             self.session.begin_closing()
+            self.session.send = _drop  # uvloop's transport refuses to be written to from now on
             self._leaving.take(self._executor.clients.disconnect, self.session)
 
     def pause_writing(self) -> None:
@@ -230,6 +232,10 @@ class _SmallPieces(asyncio.BufferedProtocol):
         connection.data_received(bytes(_SMALL_PIECE[:nbytes]))
         if nbytes == len(_SMALL_PIECE):  # there may be more
             connection.session.settle()
+
+
+def _drop(data: object) -> None:
+    """Send nothing: the connection is gone."""
 
 
 def peer_name(transport: asyncio.BaseTransport) -> tuple[str, int]:

@@ -7,17 +7,19 @@ import itertools
 import resource
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import uvloop
 
 from riverbed.server.commands.session import Session
 from riverbed.server.network.connection import Connection
-from riverbed.server.network.leaving import AT_ONCE, Leaving
+from riverbed.server.network.leaving import AT_ONCE, End, Leaving
 from tests.support.raw import encode
 from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import until_true
 
 MANY = 10 * AT_ONCE
 RESET = struct.pack("ii", 1, 0)
@@ -87,6 +89,16 @@ def test_a_defect_costs_one_call_alone() -> None:
     assert [str(error) for error in errors] == ["a bug"]
 
 
+class Never(Leaving):
+    """Has no turn for those that leave."""
+
+    def __init__(self) -> None:
+        self.left: list[tuple[End, Session]] = []
+
+    def take(self, end: End, session: Session) -> None:
+        self.left.append((end, session))
+
+
 @pytest.fixture
 def many_files() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -123,3 +135,44 @@ def test_clients_that_leave_together_are_forgotten_in_several_turns(tmp_path: Pa
         ticks.close()
 
     in_loop(body())
+
+
+@pytest.mark.usefixtures("many_files")
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("how", ["end", "reset"])
+def test_those_that_have_left_are_given_and_told_nothing(
+    tmp_path: Path, how: str, factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        loop, executor = asyncio.get_running_loop(), ticks.executor
+        failures: list[str] = []
+        loop.set_exception_handler(lambda loop, context: failures.append(context["message"]))
+        server = await loop.create_server(lambda: Connection(executor, never), "127.0.0.1", 0)
+        other = ticks.connect()
+        await ticks.ask(other, "XGROUP CREATE s g $ MKSTREAM")
+        clients = []
+        for request in ("XREADGROUP GROUP g gone BLOCK 0 STREAMS s >", "SUBSCRIBE news"):
+            client = socket.socket()
+            client.setblocking(False)
+            await loop.sock_connect(client, server.sockets[0].getsockname())
+            await loop.sock_sendall(client, encode(request.split()))
+            clients.append(client)
+        await until_true(lambda: len(executor.waiters) == 1 and len(executor.context.pubsub.channels) == 1)
+        for client in clients:
+            if how == "reset":
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+            client.close()
+        await until_true(lambda: len(never.left) == 2)
+        assert (await ticks.ask(other, "XADD s 1-1 f v", "PUBLISH news x"))[0] == b"$3\r\n1-1\r\n"
+        assert await ticks.ask(other, "XPENDING s g") == [b"*4\r\n:0\r\n$-1\r\n$-1\r\n*-1\r\n"]
+        assert failures == []
+        for end, session in never.left:
+            end(session)
+        server.close()
+        await asyncio.sleep(0.05)
+        ticks.close()
+
+    never = Never()
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(body())
