@@ -57,18 +57,16 @@ def _to_file(path: str) -> logging.Handler:
 
     class LogFile(WatchedFileHandler):
         def emit(self, record: logging.LogRecord) -> None:
+            line = self.format(record)
             try:
-                super().emit(record)
-            except OSError as error:  # it cannot be opened again
-                self._fall_back(record, error)
-
-        def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-            self._fall_back(record, sys.exc_info()[1])
-
-        def _fall_back(self, record: logging.LogRecord, error: BaseException | None) -> None:
-            with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or none
-                sys.stderr.write(f"{self.format(record)} (not in the log: {error})\n")
-                sys.stderr.flush()
+                self.reopenIfNeeded()
+                self.stream = self.stream or self._open()
+                self.stream.write(f"{line}\n")
+                self.stream.flush()
+            except OSError as error:
+                with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or none
+                    sys.stderr.write(f"{line} (not in the log: {error})\n")
+                    sys.stderr.flush()
 
     return LogFile(path, encoding="utf-8", errors="backslashreplace")
 

@@ -21,7 +21,7 @@ from riverbed.server.protocol.replies import NULL_ARRAY, Block
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator
 
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
@@ -55,6 +55,7 @@ class Blocking:
         self.waiters = Waiters()
         self.waiters.on_work = turns.want_tick
         self.watches = watches
+        self.kill: Callable[[Session], None]  # closes a client; set with `Controls`
         self.signals: list[Place] = []  # keys that changed and that a client waits for
         self.few = _FEW
         self.turn_s = TURN_S
@@ -121,7 +122,7 @@ class Blocking:
                 del self._unserved[place]
                 continue
             if session.input.has_ended or session.closing:  # it has left, and many others before it
-                self.waiters.release(session)
+                self.kill(session)  # with all that it has sent behind
                 continue
             block = session.blocked
             assert block is not None, "in a line without waiting"

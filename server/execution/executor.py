@@ -137,6 +137,7 @@ class Executor:
         self.failures.sliced_commands = self.sliced_commands
         core.pubsub.deliver = delivery.push
         core.pubsub.leave = self.departures.begin
+        self.blocking.kill = self.control.kill
         delivery.on_block = self._block
         delivery.on_slices = self.sliced_commands.begin
         core.control = self.control

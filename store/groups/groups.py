@@ -116,6 +116,8 @@ class Groups:
 
     def entries_a_slice(self, most: int) -> int:
         """How many entries, up to `most` and one at least, a slice may look for in all pending lists."""
+        if most * len(self) <= RECORDS_A_SLICE:
+            return most  # as for most commands, which need not look at each group
         busy = sum(1 for group in self._all().values() if group.pel_count)
         return max(min(most, RECORDS_A_SLICE // busy), 1) if busy else most
 

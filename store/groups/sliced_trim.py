@@ -166,7 +166,8 @@ def trim_in_slices(groups: Groups, trim: Trim) -> int:
 def _front(groups: Groups, trim: Trim) -> Trim | None:
     """The first slice of `trim`, as a trim of its own; None when `trim` takes no more than a slice."""
     stream = groups.stream
-    most = groups.entries_a_slice(_SLICE)
+    removable = stream.length - trim.threshold if trim.strategy is Strategy.MAXLEN else _SLICE
+    most = groups.entries_a_slice(max(min(removable, _SLICE), 0))
     if trim.approximate and most < _SLICE:
         most = max(most, next(_nodes(stream, MIN_ID), (MIN_ID, MIN_ID, 0))[2])  # it takes whole nodes alone
     if stream.length <= most:

@@ -76,8 +76,9 @@ def _is_short(request: Request) -> bool:
     return stream is None or words * stream.group_count <= RECORDS_A_SLICE
 
 
-def _ids_a_slice(groups: Groups, references: References) -> int:
-    return SLICE_IDS if references is References.KEEPREF else groups.entries_a_slice(SLICE_IDS)
+def _next_slice(groups: Groups, packed_ids: list[bytes], at: int, references: References) -> list[bytes]:
+    most = min(len(packed_ids) - at, SLICE_IDS)
+    return packed_ids[at : at + (most if references is References.KEEPREF else groups.entries_a_slice(most))]
 
 
 def _delete_some(request: Request) -> Work:
@@ -96,7 +97,7 @@ def _delete_some(request: Request) -> Work:
             answers += [ABSENT] * (len(packed_ids) - at)
             break
         groups = request.db.groups(stream)
-        deleted = _delete(groups, packed_ids[at : at + _ids_a_slice(groups, references)], references)
+        deleted = _delete(groups, _next_slice(groups, packed_ids, at, references), references)
         request.txn.changes += deleted.count(DELETED)
         answers += deleted
     return _answers(answers)
@@ -150,8 +151,7 @@ def _acknowledge_some(request: Request) -> Work:
             break
         stream, group = found
         groups = request.db.groups(stream)
-        batch = packed_ids[at : at + _ids_a_slice(groups, references)]
-        answers += _acknowledge(groups, group, batch, references)
+        answers += _acknowledge(groups, group, _next_slice(groups, packed_ids, at, references), references)
     return _answers(answers)
 
 

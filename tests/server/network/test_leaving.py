@@ -152,11 +152,12 @@ def test_those_that_have_left_are_given_and_told_nothing(
         other = ticks.connect()
         await ticks.ask(other, "XGROUP CREATE s g $ MKSTREAM")
         clients = []
-        for request in ("XREADGROUP GROUP g gone BLOCK 0 STREAMS s >", "SUBSCRIBE news"):
+        waits = ("XREADGROUP GROUP g gone BLOCK 0 STREAMS s >", "XADD behind 1-1 f v")
+        for requests in (waits, ("SUBSCRIBE news",)):
             client = socket.socket()
             client.setblocking(False)
             await loop.sock_connect(client, server.sockets[0].getsockname())
-            await loop.sock_sendall(client, encode(request.split()))
+            await loop.sock_sendall(client, b"".join([encode(request.split()) for request in requests]))
             clients.append(client)
         await until_true(lambda: len(executor.waiters) == 1 and len(executor.context.pubsub.channels) == 1)
         for client in clients:
@@ -169,6 +170,8 @@ def test_those_that_have_left_are_given_and_told_nothing(
         assert failures == []
         for end, session in never.left:
             end(session)
+        await ticks.settle()
+        assert await ticks.ask(other, "EXISTS behind") == [b":0\r\n"]
         server.close()
         await asyncio.sleep(0.05)
         ticks.close()
