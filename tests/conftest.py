@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
+# Its asserts compare all that two servers leave behind: a failure is to say what differs.
+pytest.register_assert_rewrite("tests.support.runs")
 # A thousand servers are started: compiling all modules again would be half of what each start costs.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

@@ -154,6 +154,15 @@ class Ticks:
         await self.settle()
         return client.replies()
 
+    def keep_transaction(self) -> None:
+        """From now on, have only an undo begin another transaction: no repair, and no checkpoint by the clock.
+
+        A slow machine comes to those that the commits before have armed, and to those that later ones would arm.
+        """
+        self.executor.events.damaged.clear()
+        self.executor.events.committed.clear()
+        self.server.checkpoints.stop()
+
     def batches(self) -> list[list[bytes]]:
         """Every batch of the log as lines of words, SELECT left out."""
         home = self.directory / HOME

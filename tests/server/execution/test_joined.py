@@ -244,9 +244,7 @@ def test_a_stream_with_a_damaged_row_is_refused_to_its_clients_alone(tmp_path: P
     async def scenario(ticks: Ticks) -> tuple[list[list[bytes]], bool]:
         await told(ticks, ["XADD s 1-1 f v", "XADD t 1-1 f v"])
         ticks.engine.checkpoint()
-        # only an undo is to begin another transaction: no repair, and no checkpoint, which a slow machine comes to
-        ticks.executor.events.damaged.clear()
-        ticks.executor.events.committed.clear()
+        ticks.keep_transaction()
         txn = ticks.engine.txn
         txn.write_back()
         txn.databases[0].forget_cached()

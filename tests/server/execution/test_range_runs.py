@@ -159,9 +159,7 @@ def test_a_damaged_entry_fails_its_request_alone(tmp_path: Path) -> None:
         assert row is not None
         txn.lmdb.put(key, row[:-6] + b"!" + row[-5:], db=txn.handles["entries"])
         before = txn.lmdb
-        # only an undo is to begin another transaction: no repair, and no checkpoint, which a slow machine comes to
-        ticks.executor.events.damaged.clear()
-        ticks.executor.events.committed.clear()
+        ticks.keep_transaction()
         replies = await ticks.ask(client, "XADD a 20-0 f v", *(reading(key, 3) for key in "abcbab"), reading("a", 20))
         return replies, txn.lmdb is before
 
