@@ -13,7 +13,7 @@ import io
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
@@ -48,6 +48,25 @@ def _mark(level: int) -> str:
     return "-" if level >= VERBOSE else "."
 
 
+def _tell_instead(line: str, error: OSError) -> None:
+    """Write a line that the log does not take to standard error, which may be closed, or none."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"{line} (not in the log: {error})\n")
+        sys.stderr.flush()
+
+
+class _LogOutput(logging.StreamHandler[TextIO]):
+    """Writes lines to standard output; one that it does not take goes to standard error, as in `_to_file`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        try:
+            self.stream.write(f"{line}\n")
+            self.stream.flush()
+        except OSError as error:
+            _tell_instead(line, error)
+
+
 def _to_file(path: str) -> logging.Handler:
     """Appends lines to a file, which is opened again when something moved it away: log rotation needs no signal.
 
@@ -64,9 +83,7 @@ def _to_file(path: str) -> logging.Handler:
                 self.stream.write(f"{line}\n")
                 self.stream.flush()
             except OSError as error:
-                with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or none
-                    sys.stderr.write(f"{line} (not in the log: {error})\n")
-                    sys.stderr.flush()
+                _tell_instead(line, error)
 
     return LogFile(path, encoding="utf-8", errors="backslashreplace")
 
@@ -79,10 +96,12 @@ def open_log(config: Config) -> None:
     handler: logging.Handler
     if config.logfile:
         handler = _to_file(config.logfile)
+    elif (output := sys.stdout or sys.stderr) is not None:
+        if isinstance(output, io.TextIOWrapper):
+            output.reconfigure(errors="backslashreplace")  # file names need not be text
+        handler = _LogOutput(output)
     else:
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # file names need not be text
-        handler = logging.StreamHandler(sys.stdout)
+        handler = logging.NullHandler()  # the server was started with both closed
     handler.setFormatter(_LineFormatter())
     root = logging.getLogger(ROOT)
     root.propagate = False

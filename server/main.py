@@ -16,7 +16,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
@@ -35,6 +35,7 @@ from riverbed.server.start_errors import explained
 from riverbed.server.tls.contexts import TlsSettingsError, new_contexts
 from riverbed.server.version import IS_COMPILED, PYTHON_VERSION, REDIS_VERSION, VERSION
 from riverbed.store import wire
+from riverbed.store.disk.standard_descriptors import fill_standard_descriptors
 from riverbed.store.errors import StoreError
 
 gc.enable()
@@ -46,16 +47,12 @@ log = logging.getLogger(serverlog.ROOT)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server that `arguments` (by default those of the process) describe; -> its exit status."""
+    fill_standard_descriptors()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in words or words[:1] == ["-h"]:
-        from rich.console import Console
-
-        from riverbed.server.config.help import print_help
-
-        print_help(Console(width=None if sys.stdout.isatty() else HELP_COLUMNS))
-        return 0
+        return _print(_help)
     if "--version" in words or words[:1] == ["-v"]:
-        return _print_version()
+        return _print(_version)
     try:
         config = Config.load(words)
         _check_users(config)
@@ -69,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain("nothing to listen on: give a port or tls-port and an address to bind, or a unixsocket")
     if _lacks_parent(config.dir):  # a misspelled path, or a disk that is not mounted
         return _complain(f"dir: {config.dir} cannot be made: there is no directory {config.dir.parent}")
+    if os.path.islink(config.dir) and not os.path.exists(config.dir):
+        return _complain(f"dir: {config.dir} is a link to {os.readlink(config.dir)}, which is not there")
     log.info("riverbed-server %s, pid %d, data in %s", VERSION, os.getpid(), config.dir)
     if not wire.IS_NATIVE:
         log.info("without the native module, which a C compiler would have built: requests are read more slowly")
@@ -151,21 +150,45 @@ def _calm_garbage_collection() -> None:
 
 def _complain(reason: str) -> int:
     """Write to standard error why there is no server, before there is a log; -> exit status 1."""
-    for line in reason.split("\n"):
+    for line in reason.split("\n") if sys.stderr is not None else ():
         sys.stderr.write(f"riverbed-server: {line}\n")
     return 1
 
 
-def _print_version() -> int:
+def _print(text: Callable[[], str]) -> int:
+    """Write a text to standard output; -> exit status 1 when that takes none, as on a full disk."""
+    if sys.stdout is None:
+        return _complain("standard output is closed")
+    try:
+        sys.stdout.write(text())
+        sys.stdout.flush()
+    except OSError as error:
+        # what is buffered would fail once more at the end of the process
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1 if isinstance(error, BrokenPipeError) else _complain(f"standard output: {error.strerror}")
+    return 0
+
+
+def _help() -> str:
+    from rich.console import Console
+
+    from riverbed.server.config.help import print_help
+
+    console = Console(width=None if sys.stdout.isatty() else HELP_COLUMNS)
+    with console.capture() as text:
+        print_help(console)
+    return text.get()
+
+
+def _version() -> str:
     import platform
 
     python = f"{platform.python_implementation()} {PYTHON_VERSION}"
     form = "compiled" if IS_COMPILED else "interpreted"
     native = "with" if wire.IS_NATIVE else "without"
-    sys.stdout.write(
+    return (
         f"riverbed-server {VERSION} (commands of Redis {REDIS_VERSION}; {python}, {form}, {native} the native module)\n"
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Final
 
 STATE_DIRECTORY: Final = "state"
@@ -29,3 +31,13 @@ def base_name(seq: int) -> str:
 def incr_name(seq: int) -> str:
     """The name of an incr file of the log, which batches are, or were, appended to."""
     return f"{LOG_FILE}.{seq}.incr.aof"
+
+
+def store_around(path: Path) -> Path | None:
+    """The data directory that `path` is one of the two parts of, or a file in such a part."""
+    whole = Path(os.path.abspath(path))
+    for directory in whole.parents[:2]:
+        is_part = whole.relative_to(directory).parts[0] in (STATE_DIRECTORY, LOG_DIRECTORY)
+        if is_part and (directory / STATE_DIRECTORY / DATA_NAME).exists():
+            return directory
+    return None

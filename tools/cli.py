@@ -45,6 +45,12 @@ class _Subcommands(click.Group):
         command: click.Command = getattr(import_module(module), name)
         return command
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        with outputs.guarded():  # --help and --version are printed here
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         with outputs.guarded():
             return super().invoke(ctx)

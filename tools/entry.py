@@ -12,12 +12,14 @@ _former = signal.getsignal(signal.SIGINT)
 if _former is signal.default_int_handler:  # with nohup, for instance, it is another one
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
+from riverbed.store.disk.standard_descriptors import fill_standard_descriptors  # noqa: E402
 from riverbed.tools import cli  # noqa: E402
 
 
 def main() -> None:
     """Run the subcommand that the command line names."""
     signal.signal(signal.SIGINT, _former)
+    fill_standard_descriptors()
     cli.main(prog_name="riverbed")
 
 

@@ -275,6 +275,8 @@ class Directory(Setting[Path]):
     """An absolute path; a relative one starts at the directory where the server was started."""
 
     def parse_word(self, word: str) -> Path:
+        if not word:
+            raise BadValueError("argument must name a directory")
         return Path(word).absolute()
 
 

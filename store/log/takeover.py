@@ -22,7 +22,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.disk.locks.other_writers import writer_of
 from riverbed.store.disk.real_files import read_file
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
-from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY, store_around
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.empty_rdb import MAGIC, MAX_EMPTY_BYTES, is_empty_rdb
 from riverbed.store.log.manifest import Manifest
@@ -66,7 +66,7 @@ def require_ours(directory: Path, files: Files) -> None:
 def refuse_redis(directory: Path, files: Files) -> Manifest | None:
     """-> the manifest of our log in `directory`, if there is one.
 
-    Raises ForeignLogError when a Redis keeps its data there, CorruptionError.
+    Raises ForeignLogError when a Redis keeps its data there, or when it is a part of a store of ours; CorruptionError.
     """
     home = directory / LOG_DIRECTORY
     manifest = manifests.load(home / LOG_MANIFEST, files)
@@ -76,6 +76,8 @@ def refuse_redis(directory: Path, files: Files) -> Manifest | None:
         return manifest
     if os.path.lexists(directory / STATE_DIRECTORY / DATA_NAME):
         return None  # a store of ours that has lost its log
+    if (store := store_around(directory)) is not None:
+        raise ForeignLogError(f"{directory} is a part of the data directory {store}: name that")
     for path, found in _data_of_redis(directory):
         if found is None:
             raise ForeignLogError(

@@ -198,12 +198,84 @@ def test_a_file_in_the_place_of_the_directory_is_told(tmp_path: Path) -> None:
     assert out.splitlines()[-1].endswith(f" # cannot start: {path} is not a directory")
 
 
+def test_a_link_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "link"
+    path.symlink_to(tmp_path / "nowhere")
+    status, _, err = start_in_vain("--port", free_port(), "--dir", path)
+    assert status == 1
+    assert err == f"riverbed-server: dir: {path} is a link to {tmp_path / 'nowhere'}, which is not there\n"
+
+
+def test_a_directory_without_a_name_is_told() -> None:
+    status, _, err = start_in_vain("--port", free_port(), "--dir", "")
+    assert (status, err) == (1, "riverbed-server: command line: dir: argument must name a directory\n")
+
+
+@pytest.mark.parametrize("part", ["state", "appendonlydir"])
+def test_a_part_of_a_store_is_not_taken_for_a_store(start_riverbed: StartRiverbed, part: str) -> None:
+    directory = start_riverbed().directory
+    status, out, _ = start_in_vain("--port", free_port(), "--dir", directory / part)
+    assert status == 1
+    assert out.splitlines()[-1].endswith(
+        f" # {directory / part} is a part of the data directory {directory}: name that"
+    )
+
+
 @pytest.mark.parametrize("words", ["n" * 300, "/".join(["name" * 40] * 40)])
 def test_a_path_that_is_too_long_for_a_directory_is_told(tmp_path: Path, words: str) -> None:
     status, out, err = start_in_vain("--port", free_port(), "--dir", tmp_path / words / "data")
     assert status == 1
     assert "Traceback" not in out + err
     assert "File name too long" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("word", ["--help", "--version"])
+def test_a_full_device_in_the_place_of_the_output_is_told(word: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "riverbed.server.main", word]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"riverbed-server: standard output: No space left on device\n")
+
+
+def test_log_lines_that_the_output_does_not_take_go_to_standard_error(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "riverbed.server.main", "--port", str(free_port()), "--dir", str(path)]
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    *_, last = done.stderr.decode().splitlines()
+    assert "Traceback" not in done.stderr.decode()
+    reason = f"cannot start: {path} is not a directory"
+    assert last.endswith(f" # {reason} (not in the log: [Errno 28] No space left on device)")
+
+
+@pytest.mark.parametrize("closing", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_server_that_is_started_without_standard_files_serves_and_stops(tmp_path: Path, closing: str) -> None:
+    """No file of its own gets their numbers: what a library writes to standard error would be written into it."""
+    port = free_port()
+    command = [sys.executable, "-m", "riverbed.server.main", "--port", str(port), "--dir", str(tmp_path / "data")]
+    with (tmp_path / "other").open("wb") as other:
+        process = subprocess.Popen(
+            ["sh", "-c", f'exec "$@" {closing}', "sh", *command], cwd=ROOT, stdin=other, stdout=other, stderr=other
+        )
+    try:
+        until(lambda: b"+PONG" in answer_of(port), "the server")
+        standard = [os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in range(3)]
+        assert standard.count(os.devnull) == closing.count("&-")
+        assert set(standard) <= {os.devnull, str(tmp_path / "other")}
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def answer_of(port: int) -> bytes:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(100)
+    except OSError:
+        return b""
 
 
 def test_reason_goes_to_the_terminal_too_when_there_is_a_logfile(tmp_path: Path) -> None:

@@ -191,3 +191,12 @@ def test_files_that_only_look_like_those_of_a_redis_keep_nobody_out(
     (directory / "dump.rdb").symlink_to("/dev/zero")
     with start_riverbed(directory).client() as client:
         assert client.ask("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("part", ["state", LOG])
+def test_a_part_of_a_store_is_told_from_a_store(start_riverbed: StartRiverbed, part: str) -> None:
+    ours = start_riverbed()
+    fill(ours)
+    ours.stop()
+    for told in refused_by_tools(ours.directory / part):
+        assert f"the data directory {ours.directory}: name that" in told

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from riverbed.tools.console.outputs import FAILED
 from tests.support.servers import ROOT
 
 INTERRUPTED_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
@@ -33,3 +36,17 @@ def test_the_executable_runs_subcommands(tmp_path: Path) -> None:
     done = riverbed("--version", modules=tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith("riverbed")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["check", "--help"]])
+def test_a_full_device_in_the_place_of_the_output_is_told(words: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "riverbed.tools.entry", *words],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == FAILED
+    assert done.stderr == b"riverbed: cannot write to standard output: No space left on device\n"

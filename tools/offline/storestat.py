@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.groups.lag import lag
 from riverbed.store.ids import id_text
-from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY, store_around
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress, ignore
 from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
@@ -87,11 +86,8 @@ def _is_no_store(path: Path) -> str | None:
                 f"{path} is a server, and this reads files: name its data directory, while it runs too, or a snapshot"
             )
         return f"there is no {path}: name a data directory or a snapshot"
-    whole = Path(os.path.abspath(path))
-    for home in whole.parents[:2]:
-        is_part = whole.relative_to(home).parts[0] in (STATE_DIRECTORY, LOG_DIRECTORY)
-        if is_part and (home / STATE_DIRECTORY / DATA_NAME).exists():
-            return f"{path} is in the data directory {home}: name that, or a snapshot"
+    if (home := store_around(path)) is not None:
+        return f"{path} is in the data directory {home}: name that, or a snapshot"
     if path.is_dir() and not (path / MANIFEST_NAME).exists() and (inside := list_snapshots(path)):
         return f"{path} is a folder of snapshots: name one of them, such as {inside[-1].path}"
     return None

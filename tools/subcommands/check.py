@@ -23,7 +23,7 @@ from riverbed.store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from riverbed.store.check.state import CHECKING_ROWS
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
-from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY
+from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY, store_around
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.offline.repair import Repair, RepairError
 from riverbed.tools.console.check_report import CheckReport
@@ -98,6 +98,8 @@ def check(
         report.begin(steps)
         if not os.path.lexists(path):
             raise Failure(f"there is no {path}")
+        if (around := store_around(path)) is not None:
+            raise Failure(f"{path} is a part of the data directory {around}: name that")
         if (path / MANIFEST_NAME).exists() or (path / DATA_NAME).exists():
             if deep or repair:
                 raise Failure(

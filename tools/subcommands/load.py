@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Final
 
@@ -100,17 +101,27 @@ def load(
             form = "csv" if file is not None and file.suffix.lower() == ".csv" else "jsonl"
         address = server_address(target, tls)
         sink: Sink
-        if address is None:
-            sink = held.enter_context(contextlib.closing(DirectorySink(Path(target), db)))
-        else:
+        if address is not None:
             sink = ServerSink(held.enter_context(RedisClient(address, _TIMEOUT_S)))
             sink.select(db)
         with ProgressBar(f"loading {name_text(shown_key_bytes(key))}"[:32], size) as bar:
             lines = _counted_lines(source, bar)
             entries = _csv_entries(lines, id_field) if form == "csv" else _json_entries(lines, id_field)
+            if address is None:
+                entries = _begun(entries)
+                sink = held.enter_context(contextlib.closing(DirectorySink(Path(target), db)))
             last_id = _load(entries, sink, shown_key_bytes(key), bar, new_ids=new_ids, skip=skip)
             loaded, seconds = bar.done_items, bar.seconds
     _report(target, key, loaded, last_id, seconds, as_json=as_json)
+
+
+def _begun(entries: Iterator[NumberedEntry]) -> Iterator[NumberedEntry]:
+    """The same entries, with the first one read: a file of another kind makes no store.  Raises Failure."""
+    try:
+        first = list(islice(entries, 1))
+    except _BadLine as bad:
+        raise Failure(f"{bad}; nothing is loaded") from bad
+    return chain(first, entries)
 
 
 def _load(

@@ -109,6 +109,13 @@ def test_a_line_that_is_no_entry_ends_the_load(target: str) -> None:
     assert len(dumped(target, "s")) == 1
 
 
+@pytest.mark.parametrize("given", ["no JSON\n", "\n[]\n"])
+def test_a_file_of_another_kind_leaves_no_store_behind(tmp_path: Path, given: str) -> None:
+    said = refused(tmp_path / "data", "s", given=given)
+    assert "; nothing is loaded" in said
+    assert not (tmp_path / "data").exists()
+
+
 def test_csv_becomes_fields(target: str, tmp_path: Path) -> None:
     path = tmp_path / "trades.csv"
     path.write_bytes('\ufefftime,symbol,note\n5,ACME,"two\nlines, and a comma"\n7,ÄÖ,\n'.encode())
