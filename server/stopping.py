@@ -65,7 +65,7 @@ class Stopping:
     ) -> None:
         """`checkpoint` raises CommandError.  `let_go` answers the commands that ran, and closes every connection."""
         self.begun_to_end = asyncio.Event()
-        self.close_listeners: Callable[[], None] = lambda: None  # set by `listener.serve`
+        self.close_listeners: Callable[[], None] = lambda: None  # set by `listener.serve_at`
         self._core = core
         self._engine = core.engine
         self._ticks = ticks

@@ -134,7 +134,7 @@ class Session:
         self.names = Names(account)
         self.transaction = Transaction(account)
         self.subscriptions = Subscriptions()
-        self.user: Login  # set by `Executor.connect`
+        self.user: Login  # set by `Clients.connect`
         self.rights = 0  # a number that changes with what the user may do
         self.may_do_all = True  # the user may, so that no request need be looked at
         self.authenticated = False
@@ -164,7 +164,7 @@ class Session:
         self.sliced_bytes = 0  # of the words of a command under way in slices; `SlicedCommands` keeps it
         # what it has sent; its requests that were taken out to be run and could not; whether it has a place in the
         # queue of clients whose requests run next, or is to have it back when it may go on (`is_held`)
-        self.input: RequestReader  # set by `Executor.connect`
+        self.input: RequestReader  # set by `Clients.connect`
         self.backlog: Requests = []
         self._backlog_bytes = 0
         self.in_line = False

@@ -68,7 +68,7 @@ class Beside:
     """What one server does beside its transactions."""
 
     def __init__(self, core: Core, turns: Turns, queue: RequestQueue, slow_path: SlowPath, outbox: Outbox) -> None:
-        self.sockets: Sockets | None = None  # set by who has sockets
+        self.sockets: Sockets | None = None  # set by the listener; None without sockets
         self._core = core
         self._stats = core.stats
         self._time = core.clock.time
