@@ -65,6 +65,7 @@ class Blocking:
         self._turn_end = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
+        self._is_due = False  # the timer has fired: the next tick looks for those whose moment has come
 
     def block(self, session: Session, block: Block) -> None:
         """Block the client, with this command."""
@@ -82,7 +83,9 @@ class Blocking:
             self.signals.append(place)
 
     def begin_tick(self) -> None:
-        """Serve the clients that had no turn in the last tick, and those of keys that have changed between the two."""
+        """Serve clients whose moment has come, that had no turn in the last tick, or whose keys have changed since."""
+        if self._is_due:
+            self._serve_due()
         self._served = 0
         if self._has_blocked:
             self._turns.want_tick()
@@ -98,7 +101,7 @@ class Blocking:
         while self.waiters.has_work:
             self.waiters.leave()
             session = self.waiters.join()
-            if session is not None:
+            if session is not None and not self._has_left(session):
                 assert session.blocked is not None
                 self._retry(session, session.blocked)
             if self._core.clock.monotonic() >= end:
@@ -121,14 +124,21 @@ class Blocking:
             if session is None:
                 del self._unserved[place]
                 continue
-            if session.input.has_ended or session.closing:  # it has left, and many others before it
-                self.kill(session)  # with all that it has sent behind
-                continue
             block = session.blocked
             assert block is not None, "in a line without waiting"
+            if self._has_left(session):
+                continue
             reply = self._retry(session, block)
             if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
                 self._tell_those_behind(place, block, reply)
+
+    def _has_left(self, session: Session) -> bool:
+        """Whether a client has left, and many others before it; then it is closed, with all that it has sent behind."""
+        assert session.blocked is not None
+        if session.blocked.is_for_work or not (session.input.has_ended or session.closing):
+            return False
+        self.kill(session)
+        return True
 
     @property
     def is_behind(self) -> bool:
@@ -210,24 +220,33 @@ class Blocking:
         self._timer = self._loop.call_later(delay, self.deadline_passed)
 
     def deadline_passed(self) -> None:
-        """Answer the clients whose time is up, and run the commands again that are to be tried now."""
+        """Have the next tick serve the clients whose moment has come: commands run in ticks alone."""
         self._timer = None
+        self._is_due = True
+        self._turns.want_tick()
+
+    def _serve_due(self) -> None:
+        """Answer the clients whose time is up, and run the commands again that are to be tried now."""
+        self._is_due = False
         self._served = 0
         now_ms = int(self._core.clock.monotonic() * 1000)
         in_vain: dict[Hashable, int | None] = {}  # topics for which there was nothing, and when to try each again
-        for session in self.waiters.due(now_ms):
-            if self._is_time_over():
-                break  # the timer is armed for those that are left
-            block = session.blocked
-            assert block is not None
-            wish = None if block.topics is None or None in block.topics else (session.db, block.keys, block.topics)
-            if self.waiters.is_over(session, now_ms):
-                self.end_settled(session, NULL_ARRAY if block.on_timeout is None else block.on_timeout())
-            elif wish in in_vain:
-                self.waiters.postpone(session, in_vain[wish], self._core.monotonic_ahead_ms())
-            else:
-                self._retry(session, block)
-                if wish is not None and session.blocked is not None:
-                    in_vain[wish] = session.blocked.retry_ms
-        self._arm_deadline()
-        self._turns.want_tick()
+        try:
+            for session in self.waiters.due(now_ms):
+                if self._is_time_over():
+                    break  # the timer is armed for those that are left
+                if self._has_left(session):
+                    continue
+                block = session.blocked
+                assert block is not None
+                wish = None if block.topics is None or None in block.topics else (session.db, block.keys, block.topics)
+                if self.waiters.is_over(session, now_ms):
+                    self.end_settled(session, NULL_ARRAY if block.on_timeout is None else block.on_timeout())
+                elif wish in in_vain:
+                    self.waiters.postpone(session, in_vain[wish], self._core.monotonic_ahead_ms())
+                else:
+                    self._retry(session, block)
+                    if wish is not None and session.blocked is not None:
+                        in_vain[wish] = session.blocked.retry_ms
+        finally:
+            self._arm_deadline()

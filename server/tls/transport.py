@@ -266,11 +266,9 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         data, self._unread = self._unread, b""
         if data:
             self._hand_over(data)
-        if self._unread or not self.is_reading():
-            return
         if self._has_ended:
-            self._tell_end()
-        else:
+            self._tell_end()  # also when the last piece has paused reading: no other call would
+        elif self.is_reading():
             self._socket.resume_reading()
 
     def eof_received(self) -> bool:

@@ -44,6 +44,7 @@ class Batches:
         txn.end_command()
         if not txn.log:
             return False
+        self._state.require()
         commands = b"".join(txn.log)
         command_bytes = len(commands) - txn.extension_bytes
         if not command_bytes:

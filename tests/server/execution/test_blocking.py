@@ -12,6 +12,7 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.protocol.replies import Reply
+from riverbed.store.errors import StateLostError
 from tests.support.ticks import Client, Ticks, in_loop
 
 CROWD = 200
@@ -339,5 +340,49 @@ def test_a_crowd_whose_time_is_up_is_told_over_several_turns(tmp_path: Path) -> 
         await ticks.settle()
         assert served(clients) == [2, 3, 4, 5, 6]
         ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("leaves", ["ends", "closes"])
+def test_a_claim_that_becomes_due_is_not_for_one_who_has_left(tmp_path: Path, leaves: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XADD s 1-1 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g dead STREAMS s >")
+        gone, stays = await crowd(ticks, 2, "XREADGROUP GROUP g c# BLOCK 0 CLAIM 1000 STREAMS s >")
+        if leaves == "ends":  # as a connection does that is forgotten later, see `network/leaving.py`
+            gone.session.input.end()
+        else:
+            gone.session.begin_closing()
+        ticks.clock.now_ms += 1002
+        ticks.executor.blocking.deadline_passed()
+        await ticks.settle()
+        assert gone.replies() == []
+        assert gone.is_closed
+        assert b"$3\r\n1-1\r\n" in stays.replies()[0]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_claim_that_becomes_due_is_run_by_a_tick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which alone stops a server whose state is lost."""
+
+    def lose(request: Request) -> Reply:
+        raise StateLostError("planted")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        await ticks.ask(admin, "XADD s 1-1 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g dead STREAMS s >")
+        await crowd(ticks, 1, "XREADGROUP GROUP g c# BLOCK 0 CLAIM 1000 STREAMS s >")
+        monkeypatch.setattr(COMMANDS[b"XREADGROUP"], "handler", lose)
+        ticks.clock.now_ms += 1002
+        ticks.executor.blocking.deadline_passed()
+        assert not ticks.executor.gave_up
+        await ticks.settle()
+        assert ticks.executor.gave_up
+        ticks.close(save=False)
 
     in_loop(body())

@@ -46,6 +46,7 @@ class User(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self._buffer = memoryview(bytearray(PIECE))
         self.taken = b""
+        self.has_ended = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, TlsTransport)
@@ -57,6 +58,10 @@ class User(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.taken += bytes(self._buffer[:nbytes])
         self.transport.pause_reading()
+
+    def eof_received(self) -> bool:
+        self.has_ended = True
+        return True
 
 
 async def connected(certificates: Certificates, user: User, sock: Socket) -> tuple[TlsTransport, ssl.SSLObject, Any]:
@@ -100,5 +105,23 @@ def test_no_bytes_of_the_socket_may_overtake_those_that_are_kept(certificates: C
             taken.append(user.taken)
         assert taken == [b"abcd", b"abcdefgh", b"abcdefghij", b"abcdefghij"]
         assert sock.is_read
+
+    in_loop(body())
+
+
+def test_the_end_is_told_behind_the_last_piece_that_was_kept(certificates: Certificates) -> None:
+    """Also when that piece pauses reading once more: no other call would tell it."""
+
+    async def body() -> None:
+        user, sock = User(), Socket()
+        transport, client, outgoing = await connected(certificates, user, sock)
+        client.write(b"a" * 2 * PIECE)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            client.unwrap()
+        deliver(transport, outgoing.read())
+        assert (user.taken, user.has_ended) == (b"a" * PIECE, False)
+        transport.resume_reading()
+        await asyncio.sleep(0)
+        assert (user.taken, user.has_ended) == (b"a" * 2 * PIECE, True)
 
     in_loop(body())

@@ -845,3 +845,31 @@ def test_one_that_logs_a_single_command_has_no_frame(tmp_path: Path) -> None:
         ticks.close()
 
     in_loop(body())
+
+
+def test_a_claim_whose_moment_comes_meanwhile_waits_for_the_end(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        writer, reader = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, "XADD p 1-1 f v", "XGROUP CREATE p g 0", "XREADGROUP GROUP g dead STREAMS p >")
+        await ticks.ask(reader, "XREADGROUP GROUP g c BLOCK 0 CLAIM 1000 STREAMS p >")
+        before = len(ticks.batches())
+        meanwhile: list[bytes] = []
+
+        def come(look: int) -> None:
+            if look == 2:
+                ticks.clock.now_ms += 1002
+                ticks.executor.blocking.deadline_passed()
+            meanwhile.extend(reader.replies())
+
+        glances = Glances(ticks, come)
+        await execute(ticks, writer, *WRITES)
+        assert glances.looks > 2
+        assert meanwhile == []
+        assert b"$3\r\n1-1\r\n" in reader.replies()[0]
+        transaction, claim = ticks.batches()[before:]
+        assert transaction == LOGGED
+        assert claim[-1].startswith(b"XCLAIM p g c 0 1-1 ")
+        ticks.close()
+
+    in_loop(body())
