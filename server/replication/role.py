@@ -177,7 +177,7 @@ class Replication:
         Sliced commands need nothing here: at their next slice they are refused, or go on.
         """
         for session in list(self._core.sessions.values()):
-            if session.blocked is not None and not session.blocked.is_for_work:
+            if session.blocked is not None:
                 self._ticks.end_wait(session, CommandError(UNBLOCKED))
                 self._kill(session)
                 self._ticks.flush(session)

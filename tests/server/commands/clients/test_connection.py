@@ -289,33 +289,6 @@ def test_a_wrong_password_is_answered_late_and_counted_and_logged(
     in_loop(body())
 
 
-@pytest.mark.parametrize(
-    ("command", "reply"),
-    [
-        ("CLIENT UNBLOCK {id}", b":0\r\n"),
-        ("CLIENT UNBLOCK {id} ERROR", b":0\r\n"),
-        ("REPLICAOF 127.0.0.1 1", b"+OK\r\n"),
-    ],
-)
-def test_no_other_client_ends_the_wait_behind_a_wrong_password(tmp_path: Path, command: str, reply: bytes) -> None:
-    async def body() -> None:
-        ticks = Ticks(tmp_path, requirepass="right")
-        guesser, other = ticks.connect(), ticks.connect()
-        await ticks.ask(other, "AUTH right")
-        assert await ticks.ask(guesser, "AUTH wrong") == []
-        assert await ticks.ask(other, command.format(id=guesser.session.id)) == [reply]
-        assert guesser.replies() == []
-        ticks.clock.now_ms += 101
-        ticks.executor.blocking.deadline_passed()
-        await ticks.settle()
-        assert [answer[:10] for answer in guesser.replies()] == [b"-WRONGPASS"]
-        assert not guesser.is_closed
-        await ticks.ask(other, "REPLICAOF NO ONE")
-        ticks.close()
-
-    in_loop(body())
-
-
 def test_a_reset_makes_the_next_guess_no_faster(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path, requirepass="right")
