@@ -88,3 +88,14 @@ def test_newcomers_that_have_left_take_no_place() -> None:
         assert gone.steps == 0
 
     asyncio.run(scene())
+
+
+def test_a_connection_that_is_lost_makes_room_for_a_newcomer() -> None:
+    async def scene() -> None:
+        handshakes = Handshakes(time.monotonic, most_begun=1, patience_s=1000)
+        lost, waiting = (Peer(handshakes) for _ in range(2))
+        await until(lambda: [peer.steps for peer in (lost, waiting)] == [1, 0])
+        handshakes.end(lost)
+        await until(lambda: waiting.steps == 1)
+
+    asyncio.run(scene())
