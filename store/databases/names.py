@@ -71,10 +71,12 @@ def _require_foreign(db: Database, packed: bytes, key: bytes, now_ms: int) -> No
 
 
 def _names_nothing(db: Database, packed: bytes, key: bytes) -> bool:
-    """Whether a name, unlike that of a stream that has just expired, is there and has no stream."""
-    lmdb, handles = db.txn.lmdb, db.txn.handles
-    is_there = lmdb.get(packed, db=handles["names"]) is not None
-    return is_there and lmdb.get(streams.key_key(db.keyspace_no, key), db=handles["keys"]) is None
+    """Whether a name is there and has no stream.
+
+    One that has expired is deleted with its name when it is met, but on a replica both stay.
+    """
+    is_there = db.txn.lmdb.get(packed, db=db.txn.handles["names"]) is not None
+    return is_there and db.look_up(key) is None
 
 
 def all_keys(db: Database, now_ms: int) -> Iterator[bytes]:

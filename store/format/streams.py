@@ -25,6 +25,9 @@ from riverbed.store.wire import open_stream, pack_stream
 # LMDB refuses keys above 511 bytes; client keys longer than this are stored under their digest.
 MAX_PLAIN_KEY: Final = 400
 ENTRY_KEY_BYTES: Final = 24
+MAX_COUNT: Final = (1 << 63) - 1  # of what was added, read or delivered: the numbers of a log have a sign
+
+_FAR_FROM_MAX: Final = 1 << 61  # compared faster by compiled code
 
 _DIGEST_BYTES: Final = 32
 _PLAIN: Final = 0
@@ -44,6 +47,12 @@ assert _KEYSPACE_STREAM.size == 12
 assert _STREAM.size == _PREFIX_BYTES
 assert _NODE.size == _NODE_LIVE.size == 32
 assert _DEADLINE.size == 16
+
+
+def add_counts(count: int, more: int) -> int:
+    """-> their sum, at most MAX_COUNT.  A client may set a count as high as that, and go on from there."""
+    total = count + more
+    return total if total < _FAR_FROM_MAX else min(total, MAX_COUNT)
 
 
 class StreamRow(NamedTuple):

@@ -25,7 +25,7 @@ from riverbed.store.format.groups import (
     look_key,
 )
 from riverbed.store.format.resp import encode_words
-from riverbed.store.format.streams import id_in_key
+from riverbed.store.format.streams import add_counts, id_in_key
 from riverbed.store.groups.known_consumers import Consumer, KnownConsumers
 from riverbed.store.groups.lag import estimate_read, is_tombstone_ahead, lag
 from riverbed.store.groups.pending.pel import Pel
@@ -194,7 +194,7 @@ class Members:
             if not left:
                 return
         # from here on no tombstone can disturb the count
-        self.entries_read += left
+        self.entries_read = add_counts(self.entries_read, left)
         self.last_id = last_id
 
     # -- mutators: consumers -------------------------------------------------------------------------------------------

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import UNOWNED, time_of
 from riverbed.store.format.resp import bulk, encode_words, id_bulks
-from riverbed.store.format.streams import packed_ids_of
+from riverbed.store.format.streams import add_counts, packed_ids_of
 from riverbed.store.groups.acks import Acks, bulks_of
 from riverbed.store.groups.known_consumers import Consumer
-from riverbed.store.groups.pending_reads import MAX_COUNT, PendingEntry
+from riverbed.store.groups.pending_reads import PendingEntry
 from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Group(Acks):
             return self.deliver(consumer, [(row_key, row)], now_ms, to_pel=True)
         packed = row_key[-ID_BYTES:]
         self.last_id = self._pel_end = last_id = unpack_id(packed)
-        self.entries_read = read = read + 1
+        self.entries_read = read = add_counts(read, 1)
         self.pel.add_one(packed, consumer.consumer_no, now_ms)
         self.pel_count += 1
         consumer.pel_count += 1
@@ -305,7 +305,7 @@ class Group(Acks):
 
 def _once_more(entries: list[PendingEntry]) -> dict[bytes, int]:
     """The delivery counts of entries after one more delivery, by packed ID."""
-    return {pack_id(entry.entry_id): min(entry.delivery_count + 1, MAX_COUNT) for entry in entries}
+    return {pack_id(entry.entry_id): add_counts(entry.delivery_count, 1) for entry in entries}
 
 
 def _equal_counts(counts: dict[bytes, int]) -> list[tuple[int, int, bytes]]:

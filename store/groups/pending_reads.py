@@ -14,12 +14,12 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix, owner_of_run
 from riverbed.store.format.resp import bulk
 from riverbed.store.format.rows import DECODE_ERRORS
+from riverbed.store.format.streams import MAX_COUNT, add_counts
 from riverbed.store.groups.consumers import Members
 from riverbed.store.groups.known_consumers import Consumer
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.wire import show_pending
 
-MAX_COUNT: Final = (1 << 63) - 1
 ANY_TIME: Final = (1 << 63) - 1  # later than any delivery
 # One CLAIM examines at most this many entries.  If most of a long list are deleted entries, the next CLAIM continues
 # where this one stopped.
@@ -205,7 +205,7 @@ class PendingReads(Members):
             if run.consumer_no != UNOWNED and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
             into = found
-            if over_limit is not None and min(run.delivery_count + 1, MAX_COUNT) > self.policy.max_deliveries:
+            if over_limit is not None and add_counts(run.delivery_count, 1) > self.policy.max_deliveries:
                 if len(over_limit) >= MAX_OVER_LIMIT or worn_bytes >= MAX_OVER_LIMIT_BYTES:
                     break
                 into = over_limit

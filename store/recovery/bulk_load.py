@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.format.pending import MAX_TIME_MS
 from riverbed.store.format.resp import BULK_HEADS, array_head, encode_words
+from riverbed.store.format.streams import add_counts
 from riverbed.store.ids import ID_BYTES, MIN_ID, SEQ_BITS, pack_id, parse_id, unpack_id
 from riverbed.store.model import Change
 from riverbed.store.streams.runs import load_run as load_into
@@ -194,7 +195,7 @@ def _packed_half(text: bytes) -> bytes | None:
 def _appended(stream: Stream, count: int, last: bytes, total: int, tail_bytes: int) -> None:
     """Update the stream after `count` entries were appended, the last of which is `last`."""
     stream.length += count
-    stream.entries_added += count
+    stream.entries_added = add_counts(stream.entries_added, count)
     stream.last_id = stream.last_live_id = stream.tail_last_id = unpack_id(last)
     stream.tail_total, stream.tail_bytes = total, tail_bytes
     stream.touch()

@@ -199,7 +199,7 @@ class Stream(ReadableStream):
         self.tail_total += count
         self.tail_bytes += size
         self.length += count
-        self.entries_added += count
+        self.entries_added = streams.add_counts(self.entries_added, count)
         self.last_id = self.last_live_id = self.tail_last_id = last_id
         self.touch()
 

@@ -22,7 +22,8 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.store.format.pending import MAX_TIME_MS, UNOWNED, time_of
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.groups.pending_reads import MAX_COUNT, PendingEntry
+from riverbed.store.format.streams import add_counts
+from riverbed.store.groups.pending_reads import PendingEntry
 from riverbed.store.ids import MIN_ID, StreamID, id_text, pack_id, parse_id, unpack_id
 from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
 from riverbed.store.wire import packed_id
@@ -157,7 +158,7 @@ class _Claims:
         """The next delivery count of an entry with this one."""
         if self._retry_count is not None:
             return self._retry_count
-        return count if self._just_id else min(count + 1, MAX_COUNT)
+        return count if self._just_id else add_counts(count, 1)
 
     def _deliver(self, packed: bytes, row: bytes, entry: PendingEntry) -> None:
         """Take the entry, or note it as a dead letter when it is over the delivery limit of the group."""
@@ -286,7 +287,7 @@ def _claim_one(request: Request, stream: Stream, group: Group, *, just_id: bool)
         if not rows or dead_letters(request, group) is not None:
             return None
         wire = b"*1\r\n" + entry_wire(rows[packed])
-        count = min(count + 1, MAX_COUNT)
+        count = add_counts(count, 1)
     now_ms = request.now_ms
     consumer = group.get_or_create(argv[3], now_ms)
     if min_idle_ms > 0 and now_ms - time_of(owner_no, moment) < min_idle_ms:

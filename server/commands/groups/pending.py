@@ -27,7 +27,8 @@ from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, OK, LongReply
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.groups.pending_reads import ANY_TIME, MAX_COUNT
+from riverbed.store.format.streams import MAX_COUNT
+from riverbed.store.groups.pending_reads import ANY_TIME
 from riverbed.store.groups.view import GroupsView, Names
 from riverbed.store.ids import StreamID, pack_id, unpack_id
 from riverbed.store.wire import packed_id

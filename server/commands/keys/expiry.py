@@ -67,7 +67,7 @@ def _set_deadline(request: Request, unit_ms: int, base_ms: int) -> int:
         # expires by it as it did the first time.
         request.db.delete(stream)
     else:
-        request.db.set_expiry(stream, deadline_ms)
+        request.db.set_expiry(stream, max(deadline_ms, 1))  # 0 is none, and rows have no sign
     request.txn.changes += 1
     return 1
 

@@ -260,6 +260,21 @@ def test_a_scan_deletes_what_has_expired_and_does_not_show_it(store: Store) -> N
     assert (store.db.size, store.txn.expired_keys) == (3, 3)
 
 
+@pytest.mark.parametrize("is_written", [False, True], ids=["in memory alone", "in the tables"])
+def test_a_scan_of_a_replica_leaves_what_has_expired_to_its_primary(store: Store, is_written: bool) -> None:
+    for number in range(3):
+        stream = store.add(b"%d" % number, "1-0")
+        if number == 1:
+            store.db.set_expiry(stream, NOW_MS)
+    if is_written:
+        store.checkpoint()
+    store.txn.follows = True
+    assert scan_keys(store.db, 0, 10, NOW_MS + 1) == (0, [b"0", b"2"])
+    assert list(all_keys(store.db, NOW_MS + 1)) == [b"0", b"2"]
+    assert store.db.size == 3
+
+
+
 # -- random keys -------------------------------------------------------------------------------------------------------
 
 

@@ -297,3 +297,12 @@ def test_a_mixed_log_is_logged_anew(tmp_path: Path) -> None:
     report = replay(log, tmp_path / "new")
     assert (report["entries"], report["copied"]) == (11, False)
     assert entry_ids(tmp_path / "new")[-1] == "99-1"
+
+
+@pytest.mark.parametrize("deadline", ["PEXPIREAT s 0", "PEXPIREAT s -1", "EXPIREAT s -9223372036854775"])
+def test_deadlines_before_1970_are_over(tmp_path: Path, deadline: str) -> None:
+    log = tmp_path / "one.aof"
+    lines = ["SELECT 0", "XADD s 1-1 f v", "XADD t 1-1 f v", deadline, "XADD t 2-1 f v"]
+    log.write_bytes(b"".join(encoded(line.split()) for line in lines))
+    replay(log, tmp_path / "store")
+    assert {key for _, key in opened(tmp_path / "store", 1)} == {b"t"}

@@ -6,6 +6,7 @@ What redis-server 7.0 knows is said to both servers, and the replies must be equ
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from tests.conftest import StartRiverbed
 from tests.support.pair import Pair
 from tests.support.raw import Node, RawClient, Word, parse
 from tests.support.scripts import group_differences
+from tests.support.waiting import rewritten
 
 IDLE_TIMES = group_differences.MASKS["idle times"]
 
@@ -142,6 +144,27 @@ def test_a_delivery_count_that_is_as_large_as_can_be_stays_there(client: RawClie
     ):
         assert b"ERR" not in client.ask(*words)
         assert client.ask("XPENDING", "s", "g", "-", "+", 10).endswith(b":9223372036854775807\r\n"), words
+
+
+@pytest.mark.parametrize("begun", [2**63 - 2, 2**63 - 1])
+def test_counts_of_entries_that_are_as_large_as_can_be_stay_there(start_riverbed: StartRiverbed, begun: int) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("XSETID", "s", "5-0", "ENTRIESADDED", begun)
+        client.ask("XGROUP", "CREATE", "s", "g", "5-0", "ENTRIESREAD", begun)
+        client.pipeline([("XADD", "s", f"6-{number}", "f", "v") for number in range(5)])
+        client.ask("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+        client.ask("XADD", "s", "7-0", "f", "v")
+        client.ask("XREADGROUP", "GROUP", "g", "c", "COUNT", 1, "STREAMS", "s", ">")
+        shown = client.ask("XINFO", "STREAM", "s"), client.ask("XINFO", "GROUPS", "s")
+    assert [reply.count(b":9223372036854775807\r\n") for reply in shown] == [1, 1]
+    rewritten(server)
+    server.stop()
+    shutil.rmtree(server.directory / "state")
+    server.start()
+    with server.client() as client:
+        assert (client.ask("XINFO", "STREAM", "s"), client.ask("XINFO", "GROUPS", "s")) == shown
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, 10**30, -1, 0])
