@@ -16,7 +16,7 @@ import contextlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Final
 
 import pyarrow as pa
@@ -206,15 +206,16 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._require_unread(reader, stream, at)
                 if not self._options.fail_on_data_loss and is_another(reader, stream, until.of(name)):
                     continue  # deleted since: the next batch begins the new stream
-                runs = list(_runs(EntryCounts(reader, stream.row), StreamID(at.last_id + 1), last))
+                counts = EntryCounts(reader, stream.row)
+                runs = list(_runs(counts, StreamID(at.last_id + 1), last))
                 if runs:
-                    parts.append(_Part(stream.row.stream_no, at, last, runs))
-        asked = [(part.stream_no, Range(StreamID(part.at.last_id + 1), part.last_id)) for part in parts]
-        if may_have_columns(place, self._options):
-            from riverbed.tools.spark.reading.over_columns import over_columns
+                    parts.append(_Part(counts, stream.row.stream_no, at, last, runs))
+            asked = [(part.stream_no, Range(StreamID(part.at.last_id + 1), part.last_id)) for part in parts]
+            if may_have_columns(place, self._options):
+                from riverbed.tools.spark.reading.over_columns import over_columns
 
-            place = over_columns(place, self._options, entry_columns(self._schema, self._options), asked)
-        return _packed(place, parts, self._target_rows(sum(part.rows for part in parts)))
+                place = over_columns(place, self._options, entry_columns(self._schema, self._options), asked)
+            return _packed(place, parts, self._target_rows(sum(part.rows for part in parts)))
 
     def _target_rows(self, rows: int) -> int:
         """The most rows of a task."""
@@ -239,7 +240,7 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, Batch)
         spans = {span.first_stream: (span, at) for span, at in partition.spans}
         first, _ = partition.spans[0]
-        whole = replace(_everything(first.place), skip=first.skip, take=first.take)
+        whole = _everything(first.place)
         with self._reading(first.place) as reader:
             streams = self._streams(reader, spans)
             columns = entry_columns(self._schema, self._options)
@@ -284,6 +285,7 @@ def _offset(reader: TableReader, place: Place, streams: dict[StreamName, Progres
 class _Part:
     """What a batch reads of one stream: from behind `at` up to `last_id`, which are these runs of entries."""
 
+    counts: EntryCounts
     stream_no: int
     at: Progress
     last_id: StreamID
@@ -306,34 +308,31 @@ def _packed(place: Place, parts: Sequence[_Part], target: int) -> list[Batch]:
     rows = 0
     for part in parts:
         for span in _spans(place, part, target):
-            if rows + span.rows > target or span.take is not None:
-                if waiting:
-                    batches.append(Batch(tuple(waiting)))
+            if waiting and rows + span.rows > target:
+                batches.append(Batch(tuple(waiting)))
                 waiting, rows = [], 0
             waiting.append((span, part.at))
             rows += span.rows
-            if span.skip or span.take is not None:
-                batches.append(Batch(tuple(waiting)))  # the rows of a task are counted off in one span
-                waiting, rows = [], 0
     if waiting:
         batches.append(Batch(tuple(waiting)))
     return batches
 
 
 def _spans(place: Place, part: _Part, target: int) -> Iterator[Span]:
-    """Spans of at most `target` rows, cut between runs where those are short enough."""
+    """Spans of at most `target` rows, cut between runs where those are short enough, and else at an entry's ID.
+
+    Rows are not counted off: in a live store entries before them may be deleted between two tasks.
+    """
     last, stream_no = part.last_id, part.stream_no
     first, rows = StreamID(part.at.last_id + 1), 0
-
-    def cut(end: StreamID | None) -> Iterator[Span]:
-        for skip in range(0, rows, target):
-            take = target if skip + target < rows else None
-            yield Span(place, stream_no, first, stream_no, end, min(target, rows - skip), skip, take)
-
     for run in part.runs:
         if rows and rows + run.live > target:
-            yield from cut(run.first_id)
+            yield Span(place, stream_no, first, stream_no, run.first_id, rows)
             first, rows = run.first_id, 0
         rows += run.live
+        if rows > target:
+            for head in islice(part.counts.ids(first, min(run.last_id, last)), target, None, target):
+                yield Span(place, stream_no, first, stream_no, head, target)
+                first, rows = head, rows - target
     if rows:
-        yield from cut(None if last == MAX_ID else StreamID(last + 1))
+        yield Span(place, stream_no, first, stream_no, None if last == MAX_ID else StreamID(last + 1), rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import redis
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from riverbed.store.snapshot.restore import restore_snapshot
@@ -46,10 +47,12 @@ class Query:
         return [] if begin == self.at else self.rows(begin, self.at)
 
     def rows(self, begin: dict[str, Any], end: dict[str, Any]) -> list[int]:
+        return [n for task in self.reader.partitions(begin, end) for n in self.rows_of(task)]
+
+    def rows_of(self, task: InputPartition) -> list[int]:
         return [
             int(fields["n"])
-            for batch in self.reader.partitions(begin, end)
-            for rows in self.reader.read(batch)
+            for rows in self.reader.read(task)
             for fields in rows.column("fields").to_pylist(maps_as_pydicts="strict")
         ]
 
@@ -475,19 +478,27 @@ def test_a_batch_has_as_many_tasks_as_the_options_ask_for(
     query = Query(path, **options)
     end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
 
-    found = [
-        [
-            int(fields["n"])
-            for rows in query.reader.read(task)
-            for fields in rows.column("fields").to_pylist(maps_as_pydicts="strict")
-        ]
-        for task in query.reader.partitions(query.at, end)
-    ]
+    found = [query.rows_of(task) for task in query.reader.partitions(query.at, end)]
 
     assert sorted(n for each in found for n in each) == list(range(700))
     assert max(map(len, found)) <= most
     assert len(found) >= tasks - 1 if "minPartitions" in options else len(found) >= tasks
     assert len(found) <= 2 * tasks
+
+
+@pytest.mark.parametrize("options", [{"maxRecordsPerPartition": 10}, {"minPartitions": 7}, {}])
+def test_entries_deleted_between_two_tasks_have_no_other_entry_passed_over(
+    server: RiverbedServer, client: redis.Redis, options: dict[str, int]
+) -> None:
+    ids = add(client, "s", 0, 250)
+    client.save()
+    query = Query(server.directory, **options)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    first, *others = query.reader.partitions(query.at, end)
+    read = query.rows_of(first)
+    client.xdel("s", *ids[:5])
+    client.save()
+    assert read + [n for task in others for n in query.rows_of(task)] == list(range(250))
 
 
 # -- bounds ------------------------------------------------------------------------------------------------------------
