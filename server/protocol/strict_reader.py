@@ -26,7 +26,8 @@ _WORD_OVERHEAD_BYTES: Final = 48
 
 _STAR, _DOLLAR = b"*$"
 
-_EMPTY_LINES = re.compile(rb"(?:\r?\n)+")
+# Lines without words, and arrays of none: a flood of them is passed over as fast as it comes.
+_NOTHING = re.compile(rb"(?:[ \t]*+\r?\n|\*(?:0|-[1-9][0-9]{0,17})\r\n)++")
 _LENGTH = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 # Announcements of short words, which nearly all are.
 _SMALL_HEADS: Final = {b"$%d" % size: size for size in range(256)}
@@ -34,7 +35,7 @@ _SHORT_LINE_BYTES: Final = 16
 _LONG_WORD_BYTES: Final = 64 << 10
 # Another parser may have the rest of a chunk when it is at least this long: a shorter one is not worth a handover.
 _WORTH_HANDOVER_BYTES: Final = 512
-# Counts, requests and empty lines of one call: short requests take 50 times their bytes once they are lists.
+# Counts, requests and stretches of nothing of one call: short requests take 50 times their bytes once they are lists.
 _MAX_STEPS: Final = 128
 # A browser tricked into talking to us: an HTTP request must not get as far as its body.
 _HTTP_WORDS: Final = frozenset((b"post", b"host:"))
@@ -198,7 +199,9 @@ class StrictReader:
             raise ProtocolError("invalid multibulk length")
         if count > UNAUTHENTICATED_WORDS and not self.authenticated:
             raise _NotYetAllowed("unauthenticated multibulk length", position)
-        self._words_left = max(count, 0)
+        if count <= 0:
+            return _behind_nothing(source, end + 2)
+        self._words_left = count
         return end + 2
 
     def _take_words(self, source: bytes | bytearray, position: int) -> int:
@@ -256,8 +259,9 @@ class StrictReader:
             if len(source) - position > INLINE_LIMIT_BYTES:
                 raise ProtocolError("too big inline request")
             return position
-        if newline - position <= 1 and (empty := _EMPTY_LINES.match(source, position)):
-            return empty.end()
+        following = _behind_nothing(source, position)
+        if following != position:
+            return following
         line = bytes(source[position:newline])
         words = split_words(line.removesuffix(b"\r"))
         if words is None:
@@ -276,6 +280,12 @@ class _NotYetAllowed(Exception):
         super().__init__(reason)
         self.error = ProtocolError(reason)
         self.position = position
+
+
+def _behind_nothing(source: bytes | bytearray, position: int) -> int:
+    """Where the requests without words that stand at `position` end."""
+    nothing = _NOTHING.match(source, position)
+    return position if nothing is None else nothing.end()
 
 
 def _line_end(source: bytes | bytearray, position: int, error: str) -> int:

@@ -119,6 +119,7 @@ def kept_bytes(server: RiverbedServer) -> int:
         pytest.param(encode(["PING"]) * 8_000, id="pings"),
         pytest.param(encode(["ECHO", "x" * 10_000]) * 20, id="echoes"),
         pytest.param(b"\r\n" * 50_000, id="empty lines"),
+        pytest.param(b"*0\r\n" * 25_000, id="empty arrays"),
     ],
 )
 def test_a_crowd_that_streams_and_never_reads_is_bounded(

@@ -404,6 +404,26 @@ def test_empty_lines_before_between_and_behind_requests_are_passed_over() -> Non
     assert read([empty + PING + empty + PING]) == ([[b"PING"]] * 2, None)
 
 
+@pytest.mark.parametrize("authenticated", [False, True])
+@pytest.mark.parametrize("nothing", [b"\r\n", b"\n", b" \t\r\n", b"*0\r\n", b"*-1\r\n*0\r\n\n", b"*-99\r\n  \n"])
+def test_a_flood_of_requests_without_words_is_passed_over_in_few_calls(nothing: bytes, authenticated: bool) -> None:
+    for chunks in ways_to_send(nothing + PING + nothing * 2 + b"ECHO a\r\n" + nothing + PING + nothing):
+        assert read(chunks) == ([[b"PING"], [b"ECHO", b"a"], [b"PING"]], None)
+    reader = RequestReader(authenticated=authenticated)
+    reader.add(nothing * (200_000 // len(nothing)) + PING)
+    requests, calls = [], 0
+    while reader.has_more:
+        requests += words_of(reader.next_requests())
+        calls += 1
+    assert requests == [[b"PING"]]
+    assert calls < 40
+
+
+@pytest.mark.parametrize("data", [b"* 0\r\n", b"*-0\r\n", b"*00\r\n", b"*+0\r\n", b"*-01\r\n", b"*-\r\n"])
+def test_counts_that_are_no_numbers_are_refused_behind_none_as_well(data: bytes) -> None:
+    assert read([b"*0\r\n" + data + PING]) == ([], b"ERR Protocol error: invalid multibulk length")
+
+
 def test_few_short_words_are_taken_in_one_call_however_many_have_arrived() -> None:
     """Others have their turn between two calls."""
     words = [b"XREAD", b"BLOCK", b"0", b"STREAMS", *[b"key"] * 10_000, *[b"$"] * 10_000]
