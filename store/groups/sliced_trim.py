@@ -172,13 +172,13 @@ def _front(groups: Groups, trim: Trim) -> Trim | None:
         most = max(most, next(_nodes(stream, MIN_ID), (MIN_ID, MIN_ID, 0))[2])  # it takes whole nodes alone
     if stream.length <= most:
         return None
-    if trim.limit:
-        return replace(trim, limit=most) if trim.limit > most else None
-    if trim.strategy is Strategy.MAXLEN:
-        threshold = stream.length - most
-        return replace(trim, threshold=threshold) if threshold > trim.threshold else None
-    threshold = id_in_key(stream.keys(stream.first_id, MAX_ID, most + 1)[-1])
-    return replace(trim, threshold=threshold) if threshold < trim.threshold else None
+    threshold = stream.length - most
+    if trim.strategy is Strategy.MINID:
+        threshold = id_in_key(stream.keys(stream.first_id, MAX_ID, most + 1)[-1])
+    takes_more = threshold < trim.threshold if trim.strategy is Strategy.MINID else threshold > trim.threshold
+    if not takes_more or 0 < trim.limit <= most:
+        return None
+    return replace(trim, limit=most) if trim.limit else replace(trim, threshold=threshold)
 
 
 def _trim_and_forget(groups: Groups, trim: Trim) -> int:

@@ -128,9 +128,15 @@ def _info(row: Command, request: Request) -> list[Reply]:
         row.keys.step,
         _statuses([b"@" + category.encode() for category in categories], request),
         as_set(tip.encode() for tip in row.tips),
-        _key_specs(row, lambda access: _statuses(list(access), request)),
-        [_info(subcommand, request) for subcommand in row.subcommands.values()],
+        _set_of(_key_specs(row, lambda access: _statuses(list(access), request)), request),
+        [_info(subcommand, request) for subcommand in row.subcommands.values()] or _set_of([], request),
     ]
+
+
+def _set_of(items: list[Reply], request: Request) -> Reply:
+    """As `_set_maker`, for maps, of which Python has no sets."""
+    resp = request.session.resp
+    return items if resp == 2 else (b"~%d\r\n%b" % (len(items), b"".join(encode(item, resp) for item in items)),)
 
 
 def _statuses(words: list[bytes], request: Request) -> Reply:

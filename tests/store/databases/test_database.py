@@ -274,7 +274,6 @@ def test_a_scan_of_a_replica_leaves_what_has_expired_to_its_primary(store: Store
     assert store.db.size == 3
 
 
-
 # -- random keys -------------------------------------------------------------------------------------------------------
 
 

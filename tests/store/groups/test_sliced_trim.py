@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from riverbed.server.commands.streams.options import parse_trim
 from riverbed.store.groups import sliced_trim
+from riverbed.store.groups.sliced_trim import SlicedTrim
 from tests.support.store.stores import Store
 
 _ENTRIES = 300
@@ -115,3 +117,22 @@ def test_an_append_goes_on_to_trim_behind_a_slice_that_has_removed_no_entry(
     store.crash()
     assert store.dump() == before
     store.engine.close()
+
+
+@pytest.mark.parametrize("groups", [0, 1])
+@pytest.mark.parametrize("references", ["DELREF", "ACKED"])
+@pytest.mark.parametrize("limit", [(), ("LIMIT", "0"), ("LIMIT", "3")])
+@pytest.mark.parametrize("strategy", [("MAXLEN", "~", "2"), ("MINID", "~", "5-0")])
+def test_a_trim_of_a_few_entries_is_one_slice(
+    store: Store, strategy: tuple[str, ...], limit: tuple[str, ...], references: str, groups: int
+) -> None:
+    """Clients that append between two slices would have the next one take more."""
+    store.txn.configure_nodes(3, 0)
+    store.fill(b"s", 6)
+    if groups:
+        store.run("XGROUP", "CREATE", "s", "g", "4-0")
+    words = ("XTRIM", "s", *strategy, *limit, references)
+    work = SlicedTrim(parse_trim([word.encode() for word in words], 3, from_log=False))
+    assert work.step(store.groups())
+    assert work.removed == (3 if "3" in limit else 4)  # which are no whole node
+    assert store.stream().length == 6 - work.removed

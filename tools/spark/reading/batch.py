@@ -152,6 +152,8 @@ def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOption
     entries deleted after its first one do not count as lost: a client deleted them on purpose.
     """
     first = options.range.first
+    if options.range.is_empty:  # a filter fits nothing
+        return
     for place, snapshot in places:
         for stream in snapshot.streams():
             had_more = stream.entries_added > stream.length
@@ -160,5 +162,5 @@ def _require_beginning(places: list[tuple[Place, Snapshot]], options: ReadOption
                 now = f"begins with {id_text(stream.first_id).decode()}" if stream.length else "is empty"
                 raise DataLossError(
                     f"stream {key_text(stream.key)} in {place.name} {now}: the entries before that, from "
-                    f"{id_text(first).decode()} on, was trimmed; failOnDataLoss=false reads the entries that are left"
+                    f"{id_text(first).decode()} on, were trimmed; failOnDataLoss=false reads the entries that are left"
                 )

@@ -163,7 +163,9 @@ def fetch_from_columns(
     names = _names(columns, options)
     assert span.place.columns is not None and names is not None
     snapshot = open_snapshot(Path(span.place.path))
-    files = open_columns(snapshot, Path(span.place.columns))
+    folder = Path(span.place.columns)
+    Cache(options.cache_directory, options.cache_bytes).hold(folder)  # if they are in it; the driver may have ended
+    files = open_columns(snapshot, folder)
     for stream in streams:
         if not stream.live_range.is_empty and stream.row.stream_no not in files:
             raise ColumnsError(f"{span.place.columns} has no files of stream {stream.key_text}")

@@ -95,6 +95,24 @@ def test_help_is_lines(client: RawClient) -> None:
     assert {line.kind for line in client.tree("COMMAND", "HELP").children or ()} == {"+"}
 
 
+@pytest.mark.parametrize("name", ["xlen", "ping", "xread", "rename", "xgroup", "xgroup|create"])
+def test_descriptions_are_of_the_types_that_redis_sends_to_resp3_clients(pair: Pair, name: str) -> None:
+    def kinds(node: Node) -> object:
+        """The types of a description; those of what a set has in any order."""
+        inner = [kinds(child) for child in node.children or ()]
+        return node.kind, sorted(map(str, inner)) if node.kind == "~" else inner
+
+    described = []
+    for server in (pair.ours, pair.theirs):
+        server.ask("HELLO", 3)
+        (row,) = server.tree("COMMAND", "INFO", name).children or ()
+        server.ask("HELLO", 2)
+        assert row.children is not None
+        *about, subcommands = row.children
+        described.append(([kinds(each) for each in about], subcommands.kind))
+    assert described[0] == described[1]
+
+
 # -- COMMAND DOCS ------------------------------------------------------------------------------------------------------
 
 

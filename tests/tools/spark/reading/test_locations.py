@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyarrow import fs
+from pyspark.sql.datasource import EqualTo
 
 from riverbed.store.snapshot.manifest import encode_manifest
 from riverbed.store.snapshot.reader import open_snapshot
@@ -293,3 +294,24 @@ def test_a_live_store_is_frozen_once_a_checkpoint(tmp_path: Path, cache: Path, m
     product.close()
 
     assert len(frozen) == 3
+
+
+def test_entries_that_were_trimmed_are_told_unless_a_filter_fits_none(tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    for number in range(1, 11):
+        product.run("XADD", "s", f"{number}-0", "n", number)
+    product.run("XTRIM", "s", "MAXLEN", 5)
+    path = freeze(product, tmp_path / "snapshot")
+
+    def reader(first: str) -> SnapshotReader:
+        options = read_options({"path": str(path), "startingId": first, "verify": "never"})
+        return SnapshotReader(options, default_schema(Table.ENTRIES))
+
+    with pytest.raises(
+        DataLossError, match=r"stream s in .* begins with 6-0: the entries before that, from 5-0 on, were"
+    ):
+        reader("5-0").partitions()
+    for wanted, rows in (("no ID", 0), ("8-0", 1)):
+        filtered = reader("6-0")
+        list(filtered.pushFilters([EqualTo(("id",), wanted)]))
+        assert sum(batch.num_rows for part in filtered.partitions() for batch in filtered.read(part)) == rows

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import shutil
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,12 +26,14 @@ from riverbed.tools.sidecar.sidecar import write_columns
 from riverbed.tools.spark.errors import MalformedValueError
 from riverbed.tools.spark.reading import over_columns, schemas
 from riverbed.tools.spark.reading.batch import SnapshotReader
+from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import read_options
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, sid
 from tests.tools.spark.queries import read_all
+from tests.tools.spark.reading.test_cache import let_go
 from tests.tools.spark.stores import freeze, random_store
 
 pytestmark = pytest.mark.once  # columns are never compiled
@@ -418,3 +422,24 @@ def test_columns_are_made_in_the_cache_when_they_are_asked_for(
         made.append([(path, path.stat().st_ino) for path in sorted(cache.rglob("*.parquet"))])
     assert made[0] and made[0] == made[1]
     assert not (bare / "columns").exists()
+
+
+def test_columns_in_the_cache_stay_while_they_are_read(snapshot: Snapshot, tmp_path: Path) -> None:
+    bare, cache = tmp_path / "bare", tmp_path / "cache"
+    shutil.copytree(snapshot.path, bare, ignore=shutil.ignore_patterns("columns"))
+    asked = {"path": str(bare), "columns": "make", "cacheDirectory": str(cache), "verify": "never"}
+    reader = SnapshotReader(read_options(asked), _struct("_id string, user string"))
+    partitions = reader.partitions()
+    let_go()  # the process that has planned it ends
+    assert partitions[0].place.columns is not None
+    folder = Path(partitions[0].place.columns)
+    rows = 0
+    for partition in partitions:
+        for batch in reader.read(partition):
+            os.utime(folder, (time.time() - 9000,) * 2)
+            Cache(str(cache), 0).evict()
+            rows += batch.num_rows
+    assert folder.exists() and rows == 18_000
+    let_go()
+    Cache(str(cache), 0).evict()
+    assert not folder.exists()
