@@ -58,7 +58,8 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
 def _write_again(source: int, target: int, start: int, end: int, files: Files) -> None:
     holes = Holes(files, source)
     while start < end:
-        data = files.read_at(source, min(_CHUNK_BYTES, end - start), start)
+        # a chunk ends where a block does: to write a part of one that is in a hole would make the next chunk's front data
+        data = files.read_at(source, min(_CHUNK_BYTES - start % _CHUNK_BYTES, end - start), start)
         if not data:
             return  # the file became shorter: the reader decides what that means
         if holes.has(data, start):  # it would take space, and a torn tail in it is cut off

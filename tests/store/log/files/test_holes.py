@@ -10,6 +10,7 @@ import pytest
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.log.files import holes
+from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import FIRST, ROOT, SELECT, append, open_log, xadd
 
@@ -53,12 +54,14 @@ def two_batches(directory: Path) -> tuple[Path, list[int]]:
     return path, ends
 
 
-def test_a_start_neither_reads_nor_fills_a_hole_and_cuts_it_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_checkpointed", [False, True], ids=["from the front", "behind a checkpoint"])
+def test_a_start_neither_reads_nor_fills_a_hole_and_cuts_it_off(tmp_path: Path, is_checkpointed: bool) -> None:
     path, ends = two_batches(tmp_path)
     os.truncate(path, _LENGTH)
     files = BoundedFiles()
     log = open_log(tmp_path, files)
-    assert len(list(log.read())) == 2
+    durable = LogPosition(int(path.name.split(".")[2]), ends[0], 0) if is_checkpointed else None
+    assert len(list(log.read(durable=durable))) == 2
     assert log.torn_tail is not None
     assert (log.torn_tail.position, log.torn_tail.byte_count) == (ends[-1], _LENGTH - ends[-1])
     assert files.written < 2 << 20
