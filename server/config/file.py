@@ -14,6 +14,7 @@ import contextlib
 import glob
 import os
 import select
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -124,11 +125,17 @@ def render_line(name: str, words: list[str]) -> str:
 
 
 def replace_file(path: Path, lines: list[str]) -> None:
-    """Replace `path` so that a crash leaves the old file or the new one.  Keeps its permissions.  Raises OSError."""
+    """Replace `path` so that a crash leaves the old file or the new one.  Keeps its permissions.  Raises OSError.
+
+    A file that was deleted is made again, for its owner alone.
+    """
     import tempfile
 
     target = path.resolve()  # a link stays a link
-    mode = target.stat().st_mode & 0o7777
+    try:
+        mode = stat.S_IMODE(target.stat().st_mode)
+    except FileNotFoundError:
+        mode = 0o600
     fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(fd, "wb") as file:

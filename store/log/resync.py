@@ -58,7 +58,7 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
 def _write_again(source: int, target: int, start: int, end: int, files: Files) -> None:
     holes = Holes(files, source)
     while start < end:
-        # a chunk ends where a block does: to write a part of one that is in a hole would make the next chunk's front data
+        # A chunk ends where a block does: to write the front of a block that is in a hole would make the rest data.
         data = files.read_at(source, min(_CHUNK_BYTES - start % _CHUNK_BYTES, end - start), start)
         if not data:
             return  # the file became shorter: the reader decides what that means

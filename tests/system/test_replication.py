@@ -426,17 +426,20 @@ def test_an_entry_above_the_output_limit_of_replicas_reaches_a_redis(
     assert info(primary, "stats")["client_output_buffer_limit_disconnections"] == "0"
 
 
-def test_a_replica_is_not_believed_to_have_what_was_never_written(start_riverbed: StartRiverbed) -> None:
+@pytest.mark.parametrize("told", [("ACK", 1 << 62), ("ACK", 0, "FACK", 1 << 62)])
+def test_a_replica_is_not_believed_to_have_what_was_never_written(
+    start_riverbed: StartRiverbed, told: tuple[str | int, ...]
+) -> None:
     primary = start_riverbed()
     with primary.client() as client, primary.client() as replica:
         client.ask("XADD", "s", "*", "f", "v")
         replica.send("PSYNC", "?", -1)
         until(lambda: info(primary)["connected_slaves"] == "1", "a replica")
-        replica.send("REPLCONF", "ACK", 1 << 62)
+        replica.send("REPLCONF", *told)
         client.ask("XADD", "s", "*", "f", "v")
         assert client.ask("WAIT", 1, 500) == b":0\r\n"
         until(lambda: info(primary)["connected_slaves"] == "0", "the end of its link")
-    assert f"it says that it has offset {1 << 62}, and the log ends at" in primary.log_text()
+    assert f"it says that it has offset {told[1]}, and the log ends at" in primary.log_text()
 
 
 @pytest.mark.parametrize("words", [("XADD", "s", "1-1", "f", "v"), ("XLEN", "s")])

@@ -47,6 +47,11 @@ def test_rows_near_the_quota_are_told_from_a_disk_that_is_nearly_full(tmp_path: 
         store.options.quota_bytes, files.free = quota, free
         store.engine.check_space()
         assert store.engine.refusal is refusal, (quota - used, free)
+    files.free = None
+    for logged, refusal in ((1000, None), (1001, Refusal.MAP_NEARLY_FULL)):  # it is in no table yet
+        store.options.quota_bytes, store.engine.space.uncommitted_bytes = used + 11_000, logged
+        store.engine.check_space()
+        assert store.engine.refusal is refusal, logged
     store.options.quota_bytes = 40_000  # an eighth of it is the reserve then
     assert store.engine.space.reserve_bytes == 5_000
     files.free = None

@@ -399,6 +399,23 @@ def test_of_a_file_of_wrong_lines_the_first_hundred_are_told_and_little_of_each(
         assert b"users.acl:1: Unmatched parenthesis in selector definition. WARNING" in admin.ask("ACL", "LOAD")
 
 
+def test_an_aclfile_that_was_deleted_is_made_again_for_its_owner_alone(
+    start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    file = tmp_path / "users.acl"
+    file.write_text("user default on nopass ~* &* +@all\n")
+    server = start_riverbed(options={"aclfile": file})
+    with server.client() as admin:
+        assert admin.ask("ACL", "SETUSER", "Ann", "on", ">secret", "+ping") == b"+OK\r\n"
+        file.unlink()
+        assert admin.ask("ACL", "SAVE") == b"+OK\r\n"
+        users = admin.ask("ACL", "LIST")
+    assert file.stat().st_mode & 0o777 == 0o600
+    server.restart()
+    with server.client() as admin:
+        assert admin.ask("ACL", "LIST") == users
+
+
 def test_an_aclfile_that_is_no_file_or_too_long_is_refused_at_once(
     start_riverbed: StartRiverbed, tmp_path: Path
 ) -> None:

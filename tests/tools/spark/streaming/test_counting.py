@@ -65,16 +65,20 @@ def test_counts_and_cuts_are_those_of_counting_one_by_one(tmp_path: Path, seed: 
                 assert list(counts[key].ids(first)) == [each for each in ids if each >= first]
                 assert sum(run.live for run in counts[key].runs(first)) == sum(each >= first for each in ids)
         for most in (1, 2, 7, 50, 1000):
-            assert_cuts(counts, left, most)
+            assert_cuts(counts, left, dict.fromkeys(left, MAX_ID), most)
+            assert_cuts(counts, left, {key: make_id(chance.randrange(300), 0) for key in left}, most)
 
 
-def assert_cuts(counts: dict[bytes, EntryCounts], left: dict[bytes, list[StreamID]], most: int) -> None:
-    """Batches one after the other have all entries, in time, none of them more than they may have."""
-    merged = sorted(each for ids in left.values() for each in ids)
+def assert_cuts(
+    counts: dict[bytes, EntryCounts], left: dict[bytes, list[StreamID]], ends: dict[bytes, StreamID], most: int
+) -> None:
+    """Batches one after the other have all entries up to `ends`, in time, none of them more than they may have."""
+    merged = sorted(each for key, ids in left.items() for each in ids if each <= ends[key])
     read = 0
     at = StreamID(0)
     while at < MAX_ID:
-        cut = common_cut([Unread(each, StreamID(at + 1), MAX_ID) for each in counts.values()], most)
+        unread = [Unread(each, StreamID(at + 1), ends[key]) for key, each in counts.items() if at < ends[key]]
+        cut = common_cut(unread, most)
         batch = [each for each in merged if at < each <= cut]
         assert batch or cut == MAX_ID
         is_one_id = len(set(batch)) == 1
