@@ -15,7 +15,6 @@ link: the replica comes back with that id, and continues with the real one.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 import secrets
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.replication.prefixes import Prefixes
-    from riverbed.store.log.manifest import LogFile
     from riverbed.store.log.streamed.batch import StreamedBatch
 
 log = logging.getLogger("riverbed")
@@ -196,7 +194,7 @@ class Sender:
         if self._verbatim:
             self._send_all()
         else:
-            await self._send_commands()
+            self._send_commands()
 
     def _send_all(self) -> None:
         """Announce the log as it is: where it begins and ends, and how long its base is; then send its files."""
@@ -211,7 +209,7 @@ class Sender:
         self._send(b"+FULLRESYNC %b %d %d %d %d%b\r\n" % head)
         self._pump()
 
-    async def _send_commands(self) -> None:
+    def _send_commands(self) -> None:
         """Announce what a foreign replica understands: an RDB that holds nothing, then the whole log as commands."""
         engine = self._engine
         manifest = engine.log.home.manifest
@@ -225,7 +223,8 @@ class Sender:
             self._prefix_id = replication_id = secrets.token_hex(20)
             self._prefix_end = start.offset
             self._prefix_tail = first_preface(engine.log, engine.files) + GETACK
-            offset -= await self._base_commands(start, manifest.base) + len(self._prefix_tail)
+            assert manifest.base.command_bytes is not None  # by `make_base`
+            offset -= manifest.base.command_bytes + len(self._prefix_tail)
             if offset == UNKNOWN_OFFSET:
                 self._prefix_tail = PING + self._prefix_tail
                 offset -= len(PING)
@@ -233,20 +232,6 @@ class Sender:
         head = b"+FULLRESYNC %b %d\r\n$%d\r\n%b"
         self._send(head % (replication_id.encode(), offset, len(EMPTY_RDB), EMPTY_RDB))
         self._pump()
-
-    async def _base_commands(self, start: LogPosition, base: LogFile) -> int:
-        """How many bytes of the base are commands."""
-        if base.command_bytes is not None:
-            return base.command_bytes
-        tail = self._new_tail(start, only_file=True)
-        size = 0
-        try:
-            while piece := tail.read(SLICE_BYTES):
-                size += len(piece)
-                await asyncio.sleep(0)
-        finally:
-            tail.close()
-        return size
 
     def _base_acknowledged(self) -> None:
         """The replica has all of the base: cut the link, so that it comes back and is sent the real id."""

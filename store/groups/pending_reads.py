@@ -70,10 +70,6 @@ class PendingReads(Members):
 
     _claim_place = b""  # where the last CLAIM stopped, empty for the beginning
 
-    def find(self, entry_id: StreamID) -> PendingEntry | None:
-        row = self.pel.get(entry_id)
-        return None if row is None else self._entry_of(row)
-
     def find_many(self, packed_ids: list[bytes]) -> dict[bytes, PendingEntry]:
         """The pending entries among the ascending `packed_ids`, by packed ID."""
         if not self.pel_count:

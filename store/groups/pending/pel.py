@@ -18,11 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.pending import PelRow, Run, last_in_run, length_of_run, time_of
+from riverbed.store.format.pending import Run, last_in_run, length_of_run
 from riverbed.store.groups.pending.insertions import Insertions
 from riverbed.store.groups.pending.run_rows import change_rows, cut_out, pieces, replace_runs
 from riverbed.store.groups.pending.young import BEHIND_PART, FEW_CHANGED, MAX_IN_RUN, MAX_PART, Delivery, Young
-from riverbed.store.ids import StreamID, pack_id
 from riverbed.store.wire import find_delivery
 
 if TYPE_CHECKING:
@@ -57,14 +56,6 @@ class Pel(Insertions):
         return self._txn.cursor(table)
 
     # -- single entries ------------------------------------------------------------------------------------------------
-
-    def get(self, entry_id: StreamID) -> PelRow | None:
-        """One pending entry; None when it is not pending, or dead."""
-        delivery = self.standing(pack_id(entry_id))
-        if delivery is None:
-            return None
-        consumer_no, moment, delivery_count = delivery
-        return PelRow(entry_id, consumer_no, time_of(consumer_no, moment), delivery_count)
 
     def standing(self, packed: bytes) -> Delivery | None:
         """As `get`, with the moment in place of the time.

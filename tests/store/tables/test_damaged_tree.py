@@ -12,7 +12,7 @@ import pytest
 
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.groups.group import Group
-from riverbed.store.ids import MAX_ID, MIN_ID
+from riverbed.store.ids import MAX_ID, MIN_ID, pack_id
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.environment import TABLES
 from tests.store.test_damaged_keys import MAP_BYTES, opened
@@ -93,7 +93,7 @@ def wrong_answers(store: Store) -> list[object]:
         questions.append((number, lambda entry_id=entry_id: store.stream().has(entry_id), True))
         questions.append((number, lambda entry_id=entry_id: len(store.stream().rows(entry_id, entry_id)), 1))
         if group is not None:
-            questions.append((number, lambda entry_id=entry_id: group.pel.get(entry_id) is not None, True))
+            questions.append((number, lambda packed=pack_id(entry_id): group.pel.standing(packed) is not None, True))
     for first in (1, 100, 250):
         start = sid(f"{first}-0")
         questions.append((first, lambda start=start: len(store.stream().rows(start, MAX_ID)), 401 - first))

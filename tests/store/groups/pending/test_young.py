@@ -321,11 +321,11 @@ def test_an_entry_that_was_just_looked_at_has_its_new_owner(store: Store) -> Non
     assert group is not None
     for consumer in (b"Alice", b"Bob"):
         store.run("XCLAIM", "s", "g", consumer, 0, "2-0", "JUSTID")
-        found = group.find(sid("2-0"))
-        assert found is not None and found.owner is not None and found.owner.name == consumer
+        found = group.find_many([pack_id(sid("2-0"))])[pack_id(sid("2-0"))]
+        assert found.owner is not None and found.owner.name == consumer
     store.run("XCLAIM", "s", "g", "Carol", 0, "3-0", "JUSTID")
-    found = group.find(sid("3-0"))
-    assert found is not None and found.owner is not None and found.owner.name == b"Carol"
+    found = group.find_many([pack_id(sid("3-0"))])[pack_id(sid("3-0"))]
+    assert found.owner is not None and found.owner.name == b"Carol"
 
 
 def test_a_delivery_in_a_transaction_has_no_transaction_of_its_own_in_the_log(store: Store) -> None:
