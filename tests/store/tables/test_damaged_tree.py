@@ -93,7 +93,8 @@ def wrong_answers(store: Store) -> list[object]:
         questions.append((number, lambda entry_id=entry_id: store.stream().has(entry_id), True))
         questions.append((number, lambda entry_id=entry_id: len(store.stream().rows(entry_id, entry_id)), 1))
         if group is not None:
-            questions.append((number, lambda packed=pack_id(entry_id): group.pel.standing(packed) is not None, True))
+            packed = pack_id(entry_id)
+            questions.append((number, lambda packed=packed: group.pel.standing(packed) is not None, True))
     for first in (1, 100, 250):
         start = sid(f"{first}-0")
         questions.append((first, lambda start=start: len(store.stream().rows(start, MAX_ID)), 401 - first))
