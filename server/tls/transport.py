@@ -31,6 +31,7 @@ import asyncio
 import contextlib
 import enum
 import ssl
+import time
 from typing import TYPE_CHECKING, Any, Final, cast
 
 if TYPE_CHECKING:
@@ -39,13 +40,17 @@ if TYPE_CHECKING:
     from riverbed.server.tls.handshakes import Handshakes
 
 _RECORD_BYTES: Final = 16 << 10  # the most that one record has
-_READ_BYTES: Final = 64 << 10
+_READ_BYTES: Final = 16 << 10
 _SMALL_READ_BYTES: Final = 4 << 10
 _HANDSHAKE_RECORD: Final = 0x16
 _HEADER_BYTES: Final = 5  # type:u8 version:u16 length:u16
 _MESSAGE_HEADER_BYTES: Final = 4  # type:u8 length:u24
 _MAX_HANDSHAKE_BYTES: Final = 16 << 10
 _MAX_IN_RECORD: Final = _RECORD_BYTES + 2048  # a longer one is not waited for: OpenSSL refuses it by its header
+# Keys may be changed at any time, which costs 10 us for 27 bytes, but is done every few gigabytes at most.  So a piece of
+# what was read may take long: then the other connections have their turn, and without data there are not many such.
+_SLOW_S: Final = 0.002
+_MAX_BARREN_BYTES: Final = 2 * _MAX_IN_RECORD
 _TOO_LONG: Final = f"it has more than {_MAX_HANDSHAKE_BYTES >> 10} kB, or begins with a few bytes"
 _NO_CERTIFICATE: Final = "the session has no certificate, and one is demanded now"
 
@@ -96,6 +101,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         self._has_begun = False  # something has arrived
         self._is_shaking = False  # the handshake has begun
         self._handshake_bytes = 0  # of it, so far
+        self._barren_bytes = 0  # that have come since there was something to hand over
         self._is_paused = False
         self._is_congested = False
         self._has_ended = False  # the peer sends nothing more
@@ -212,6 +218,7 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
         if self._has_ended:
             self._fail(ConnectionError("the peer has sent something behind its end"))
             return
+        begun = time.perf_counter()
         incoming, read = self._bios.incoming, self._tls.read
         incoming.write(records)
         parts: list[bytes] = []
@@ -235,10 +242,16 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             self._take_in()
         if self._bios.outgoing.pending:
             self._flush()
+        self._barren_bytes = 0 if parts else self._barren_bytes + len(records)
+        if time.perf_counter() - begun > _SLOW_S:
+            self._socket.pause_reading()
+            asyncio.get_running_loop().call_soon(self._go_on)
         if parts:
             self._hand_over(parts[0] if len(parts) == 1 else b"".join(parts))
         if self._has_ended:
             self._tell_end()
+        elif self._barren_bytes > _MAX_BARREN_BYTES:
+            self._fail(ConnectionError("the peer sends records without data"))
 
     def _hand_over(self, data: bytes) -> None:
         user = self._user

@@ -8,6 +8,8 @@ import ssl
 import time
 from typing import Any
 
+import pytest
+
 from riverbed.server.tls.handshakes import Handshakes
 from riverbed.server.tls.transport import Bios, TlsTransport
 from tests.support.certificates import Certificates
@@ -24,6 +26,7 @@ class Socket(asyncio.Transport):
         super().__init__()
         self.sent = b""
         self.is_read = True
+        self.is_cut_off = False
 
     def write(self, data: Any) -> None:
         self.sent += bytes(data)
@@ -37,7 +40,10 @@ class Socket(asyncio.Transport):
         self.is_read = True
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_cut_off
+
+    def abort(self) -> None:
+        self.is_cut_off = True
 
 
 class User(asyncio.BufferedProtocol):
@@ -123,5 +129,59 @@ def test_the_end_is_told_behind_the_last_piece_that_was_kept(certificates: Certi
         transport.resume_reading()
         await asyncio.sleep(0)
         assert (user.taken, user.has_ended) == (b"a" * 2 * PIECE, True)
+
+    in_loop(body())
+
+
+class KeyChanges:
+    """OpenSSL in the midst of records that have no data: it takes them all in, for a while, and wants more."""
+
+    def __init__(self, bios: Bios) -> None:
+        self._incoming = bios.incoming
+
+    def read(self, size: int) -> bytes:
+        self._incoming.read()
+        time.sleep(0.003)
+        raise ssl.SSLWantReadError
+
+
+def test_records_without_data_take_turns_and_come_to_an_end(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        user, sock = User(), Socket()
+        transport, client, outgoing = await connected(certificates, user, sock)
+        tls = transport._tls
+        for _ in range(2):
+            monkeypatch.setattr(transport, "_tls", KeyChanges(transport._bios))
+            for _ in range(8):
+                deliver(transport, b"x" * 4096)
+                assert not sock.is_read and not sock.is_cut_off
+                await asyncio.sleep(0)
+                assert sock.is_read
+            monkeypatch.setattr(transport, "_tls", tls)
+            client.write(b"abcd")
+            deliver(transport, outgoing.read())  # begins the count again
+            transport.resume_reading()
+        assert user.taken == b"abcd" * 2
+        monkeypatch.setattr(transport, "_tls", KeyChanges(transport._bios))
+        for _ in range(10):
+            deliver(transport, b"x" * 4096)
+        assert sock.is_cut_off
+
+    in_loop(body())
+
+
+def test_a_record_may_come_in_small_pieces(certificates: Certificates) -> None:
+    async def body() -> None:
+        user, sock = User(), Socket()
+        transport, client, outgoing = await connected(certificates, user, sock)
+        client.write(b"a" * (16 << 10))
+        records = outgoing.read()
+        for at in range(0, len(records), 100):
+            assert user.taken == b""
+            deliver(transport, records[at : at + 100])
+            await asyncio.sleep(0)
+        assert user.taken == b"a" * PIECE and not sock.is_cut_off
 
     in_loop(body())
