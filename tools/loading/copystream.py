@@ -103,7 +103,7 @@ class _Copy:
         pending = [
             read_pending(self._client, key, group.name, max(live.last_id, group.last_id)) for group in live.groups
         ]
-        groups = [_covering(group, its_pending) for group, its_pending in zip(live.groups, pending, strict=True)]
+        groups = self._covering(pending)
         entries = self._add_entries(pending)
         for group, its_pending in zip(groups, pending, strict=True):
             sink.run([b"XGROUP", b"CREATE", key, group.name, id_text(group.last_id)])
@@ -125,6 +125,18 @@ class _Copy:
         if deadline is not None:
             sink.run([b"PEXPIREAT", key, b"%d" % deadline])
         return Copied(entries, len(live.groups), sum(map(len, pending)), unmarked=live.has_idempotence)
+
+    def _covering(self, pending: list[LivePending]) -> list[LiveGroup]:
+        """The groups, each with a last ID that covers what was delivered since it was described.
+
+        It would be delivered again otherwise, as are the pending entries of a group that was set back before.
+        """
+        now = describe(self._client, self._key)
+        places = {} if now is None else {group.name: group.last_id for group in now.groups}
+        return [
+            group if places.get(group.name) == group.last_id else _covering(group, its_pending)
+            for group, its_pending in zip(self._live.groups, pending, strict=True)
+        ]
 
     def _set_counters(self, entries_added: int) -> None:
         key, live, sink = self._key, self._live, self._sink
@@ -192,10 +204,7 @@ class _Copy:
 
 
 def _covering(group: LiveGroup, pending: LivePending) -> LiveGroup:
-    """The group with a last ID that covers what is pending, or it would be delivered again.
-
-    Entries may have been delivered since the group was described; how many it has read is unknown then.
-    """
+    """The group with a last ID that covers what is pending; how many entries it has read is unknown then."""
     if pending.last_id <= group.last_id:
         return group
     return replace(group, last_id=pending.last_id, entries_read=None)

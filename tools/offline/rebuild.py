@@ -82,6 +82,7 @@ class LogUntil:
 
     def __init__(self, source: Source, until: Moment | None, bar: ProgressBar) -> None:
         by_offset = until is not None and until.offset is not None
+        self._first = source.parts[0]
         self._reader = LogReader(
             source.parts, source.files, plain_batch_commands=1 if by_offset else PLAIN_BATCH_COMMANDS
         )
@@ -103,6 +104,11 @@ class LogUntil:
                     raise Failure(
                         f"{batch.file} holds the state at {_place(time_ms, batch.end.offset)}: "
                         f"this log does not go back to {until}"
+                    )
+                if self._first.number < 0 and not self.end.position:
+                    raise Failure(
+                        f"{self._first.path.name} holds the state of an empty store and no time: this log does not go "
+                        f"back to {until}, or there was nothing"
                     )
                 self.beyond = batch
                 return

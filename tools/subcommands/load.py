@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import IO, Final
 
 import click
+import lmdb
 from rich.markup import escape
 
+from riverbed.store.errors import StoreError
 from riverbed.store.ids import StreamID, id_text
 from riverbed.tools.console.console import (
     Failure,
@@ -145,8 +147,11 @@ def _load(
     except _BadLine as bad:
         sink.finish()
         raise Failure(f"{bad}; {_so_far(sink)}") from bad
-    except Failure as failure:  # an error of the disk or the connection
+    except Failure as failure:  # an error of the connection
         raise Failure(f"{failure}; at least {_so_far(sink)}") from failure
+    except (StoreError, OSError, lmdb.Error):  # of the disk
+        with failures_explained(f"load more than {counted(sink.loaded, 'entry')}, and some that may be behind them"):
+            raise
 
 
 def _so_far(sink: Sink) -> str:

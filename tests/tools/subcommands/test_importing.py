@@ -210,6 +210,23 @@ def seen_times(server: Server) -> list[bytes]:
         return re.findall(rb"seen-time\r\n:(\d+)", client.ask("XINFO", "STREAM", "s", "FULL"))
 
 
+@pytest.mark.parametrize("place", ["0", "2-1"])
+def test_a_group_that_was_set_back_stays_there(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, tmp_path: Path, place: str
+) -> None:
+    source, running = start_redis(), start_riverbed()
+    with source.client() as client:
+        client.pipeline([("XADD", "s", f"{number}-1", "f", "v") for number in range(1, 6)])
+        client.ask("XGROUP", "CREATE", "s", "g", 0)
+        client.ask("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+        client.ask("XACK", "s", "g", "1-1", "2-1", "3-1", "4-1")
+        client.ask("XGROUP", "SETID", "s", "g", place)
+    imported(url(source), url(running))
+    imported(url(source), tmp_path / "new")
+    for target in (running, start_riverbed(tmp_path / "new")):
+        assert shown_by(target) == shown_by(source)
+
+
 def test_policies_of_groups_come_along(start_riverbed: StartRiverbed, start_redis: StartRedis, tmp_path: Path) -> None:
     source, running, redis = start_riverbed(), start_riverbed(), start_redis()
     with source.client() as client:

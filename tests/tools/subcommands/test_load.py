@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 from click.testing import CliRunner, Result
 
@@ -231,3 +232,21 @@ def test_an_interrupt_says_how_much_is_loaded(tmp_path: Path, monkeypatch: pytes
     result = run("load", tmp_path / "data", "k", lines)
     assert result.exit_code == 130
     assert "interrupted: at least 512 entries of it are loaded" in " ".join(result.stderr.split())
+
+
+def test_a_disk_that_fails_in_the_midst_is_told_with_what_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, errors = DirectorySink.add, iter([OSError(28, "No space left on device"), lmdb.DiskError("mdb_put: No space")])
+
+    def fails(sink: DirectorySink, key: bytes, entry_id: Any, words: Any, number: int) -> None:
+        if number == 600:
+            sink.finish()
+            raise next(errors)
+        add(sink, key, entry_id, words, number)
+
+    monkeypatch.setattr(DirectorySink, "add", fails)
+    for key, reason in (("s", "No space left on device"), ("t", "LMDB says mdb_put: No space")):
+        told = refused(tmp_path / "store", key, given=LINES)
+        assert "cannot load more than 599 entries, and some that may be behind them: " in told and reason in told
+        assert len(dumped(tmp_path / "store", key)) == 599

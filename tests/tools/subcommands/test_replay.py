@@ -278,6 +278,23 @@ def test_a_base_is_a_moment_and_no_history(based: Path, log: Path, tmp_path: Pat
     assert "this log does not go back to replication offset 10" in refused(based, tmp_path / "no", "--until", 10)
 
 
+def test_a_base_of_an_empty_store_does_not_go_back(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        client.pipeline([("XADD", "s", "*", "f", "v")] * 3)
+        offset = offset_of(client)
+        client.ask("FLUSHALL")
+        rewritten(server)
+        client.ask("XADD", "t", "1-1", "f", "v")
+        client.ask("XADD", "t", "2-1", "f", "v")
+    server.stop()
+    for until in (offset, "@1700000000000"):
+        assert "empty store and no time: this log does not go back to" in refused(
+            server.directory, tmp_path / "out", "--until", until
+        )
+    assert replay(server.directory, tmp_path / "all")["entries"] == 2
+
+
 def test_what_was_made_is_written_to_like_any_other(based: Path, tmp_path: Path) -> None:
     for until in (f"@{BASE_TIME_MS}", f"@{BASE_TIME_MS + 2}"):
         target = tmp_path / f"new{until}"
