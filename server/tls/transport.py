@@ -47,8 +47,8 @@ _HEADER_BYTES: Final = 5  # type:u8 version:u16 length:u16
 _MESSAGE_HEADER_BYTES: Final = 4  # type:u8 length:u24
 _MAX_HANDSHAKE_BYTES: Final = 16 << 10
 _MAX_IN_RECORD: Final = _RECORD_BYTES + 2048  # a longer one is not waited for: OpenSSL refuses it by its header
-# Keys may be changed at any time, which costs 10 us for 27 bytes, but is done every few gigabytes at most.  So a piece of
-# what was read may take long: then the other connections have their turn, and without data there are not many such.
+# A peer may change keys at any time, which costs 10 us or more for 27 bytes, and needs it every few gigabytes.  So a
+# piece of what was read may take long: the other connections have their turn then, and few pieces may have no data.
 _SLOW_S: Final = 0.002
 _MAX_BARREN_BYTES: Final = 2 * _MAX_IN_RECORD
 _TOO_LONG: Final = f"it has more than {_MAX_HANDSHAKE_BYTES >> 10} kB, or begins with a few bytes"

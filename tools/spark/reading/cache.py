@@ -105,7 +105,7 @@ class Cache:
 
     def _make(self, path: Path, make: Callable[[Path], None]) -> None:
         working = self._temporary()
-        working.mkdir()
+        working.mkdir(mode=0o700)  # what is copied may be for this user alone, and the folder may be for all
         try:
             make(working)
             os.rename(working, path)

@@ -228,7 +228,7 @@ def _names(given: dict[str, str]) -> frozenset[StreamName] | None:
     del given["streams"]
     try:
         return frozenset(_stream_name(name) for name in json.loads(text))
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise OptionError(f'streams must be names, or JSON such as ["0/orders%3A1"]: {error}') from None
 
 
@@ -245,7 +245,7 @@ def _offsets(given: dict[str, str], option: str) -> dict[StreamName, StreamID]:
             if entry_id is None:
                 raise ValueError(f"{value!r} is not an ID")
             found[_stream_name(name)] = entry_id
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise OptionError(
             f'{option} must be an ID, or JSON such as {{"0/orders%3A1": "1700000000000-0"}}: {error}'
         ) from None

@@ -116,6 +116,11 @@ def test_what_is_only_a_mark_goes_after_a_month_and_what_a_kill_has_left_after_a
     assert [path.exists() for path in (month, week, left, at_work)] == [False, True, False, True]
 
 
+def test_entries_are_for_their_owner_alone_in_a_folder_for_all(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    assert put(Cache(str(tmp_path), 1000), "entry").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_path_outside_of_the_cache_is_left_alone(tmp_path: Path) -> None:
     let_go()  # of what tests before this one hold
     other = tmp_path / "other"
