@@ -85,7 +85,11 @@ def server_entries(
         for entry in page:
             yield entry[0], entry[1]
         done += len(page)
-        newest = parse_id(page[-1][0]) if page else None
-        if newest is None or len(page) < count or newest >= last:
+        if not page:
+            return
+        newest = parse_id(page[-1][0])
+        if newest is None or newest < first:  # a server that answers so might do it for ever
+            raise Failure(f"{client.address}: XRANGE from {id_text(first).decode()} on ends with {page[-1][0]!r}")
+        if len(page) < count or newest >= last:
             return
         first = StreamID(newest + 1)

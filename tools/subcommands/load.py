@@ -166,7 +166,11 @@ class _BadLine(Exception):
 
 
 def _counted_lines(source: IO[bytes], bar: ProgressBar) -> Iterator[bytes]:
-    while line := source.readline(_MAX_LINE_BYTES):
+    number = 0
+    while line := source.readline(_MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) > _MAX_LINE_BYTES:  # its rest would be taken for the next line
+            raise _BadLine(f"line {number}: it is longer than {_MAX_LINE_BYTES >> 20} MB")
         yield line
         bar.advance(len(line))
 

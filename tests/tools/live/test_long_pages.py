@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from riverbed.server.protocol.encode import encode
 from riverbed.store.ids import MAX_ID, MIN_ID, parse_id
 from riverbed.store.progress import ignore
+from riverbed.tools.console.console import Failure
 from riverbed.tools.live.livestream import read_entries
 from riverbed.tools.live.redisclient import Address, LongReplyError, RedisClient
 from riverbed.tools.offline.streamread import server_entries
+from tests.support.impostor import impostor
 from tests.support.servers import RiverbedServer
 
 DATABASE = 3
@@ -72,3 +75,15 @@ def test_a_password_from_the_environment_serves_again(
     with RedisClient(Address("127.0.0.1", server.port), 60) as client:
         monkeypatch.delenv("REDISCLI_AUTH")
         assert [parse_id(entry_id) for entry_id, _ in as_dump_reads(client)] == [parse_id(each) for each, _ in entries]
+
+
+@pytest.mark.parametrize("last", [b"99-0", b"5"])
+def test_a_server_that_goes_back_is_not_read_for_ever(last: bytes) -> None:
+    page = encode([[b"100-0", [b"f", b"v"]]] * 999 + [[last, [b"f", b"v"]]], 2)
+    with (
+        impostor(b"+PONG\r\n", b"+OK\r\n", b":9999\r\n", b":1\r\n", *[page] * 3) as port,
+        RedisClient(Address("127.0.0.1", port), 60) as client,
+        pytest.raises(Failure, match=r"XRANGE from .* on ends with"),
+    ):
+        for _ in server_entries(client, DATABASE, b"s", MIN_ID, MAX_ID, ignore):
+            pass

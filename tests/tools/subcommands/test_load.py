@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.loading.sinks import DirectorySink
+from riverbed.tools.subcommands import load as load_module
 from tests.conftest import broken_invariants
 from tests.support.raw import RawClient
 from tests.support.servers import RedisServer, RiverbedServer
@@ -250,3 +251,14 @@ def test_a_disk_that_fails_in_the_midst_is_told_with_what_is_loaded(
         told = refused(tmp_path / "store", key, given=LINES)
         assert "cannot load more than 599 entries, and some that may be behind them: " in told and reason in told
         assert len(dumped(tmp_path / "store", key)) == 599
+
+
+@pytest.mark.parametrize(("form", "head"), [("csv", "n\n"), ("csv", ""), ("jsonl", "")])
+def test_a_line_that_is_too_long_is_no_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, head: str
+) -> None:
+    monkeypatch.setattr(load_module, "_MAX_LINE_BYTES", 100)
+    told = refused(tmp_path / "store", "s", "--format", form, given=head + "x" * 150 + "\n")
+    assert f"line {1 + bool(head)}: it is longer than 0 MB; nothing is loaded" in told
+    (tmp_path / "rows").write_text("n\n" + "y" * 99 + "\n")
+    assert load(tmp_path / "store", "s", tmp_path / "rows", "--format", "csv")["entries"] == 1
