@@ -15,8 +15,9 @@ REDIS_SOURCE ?=
 WHEELS ?= dist
 
 BIN := .venv/bin
+TEST_COMPILED = RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
 
-.PHONY: help run wheels compiled test test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean
+.PHONY: help run wheels compiled tools-and-compiled test test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
@@ -41,11 +42,12 @@ wheels: .venv/installed-test
 	RIVERBED_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
 
 # pytest comes last, so that its summary is the last thing printed.  PYTEST_ARGS='-n 0' runs one test at a time.
-# The sources come first: what fails there fails in the compiled form as well.
-test: lint
-	@sh .ci/install-test-tools
+# The linters and the compiler take a processor each, the tests all of them.  The sources come first there: what fails in
+# them fails in the compiled form as well.
+test: .venv/installed-test
+	$(MAKE) --no-print-directory -j 2 lint tools-and-compiled
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
-	$(MAKE) --no-print-directory test-compiled
+	$(TEST_COMPILED)
 
 # .venv-compiled has the wheel, and finds in .venv all that is not Riverbed.  Without a C compiler this fails.
 compiled: .venv/installed-test
@@ -53,9 +55,12 @@ compiled: .venv/installed-test
 	rm -rf .venv-compiled
 	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
 
-test-compiled: compiled
+tools-and-compiled: .venv/installed-test
 	@sh .ci/install-test-tools
-	RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory compiled
+
+test-compiled: tools-and-compiled
+	$(TEST_COMPILED)
 
 simulate: .venv/installed-test
 	$(BIN)/python -m tests.support.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --from $(FROM))
