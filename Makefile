@@ -17,7 +17,7 @@ WHEELS ?= dist
 BIN := .venv/bin
 TEST_COMPILED = RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
 
-.PHONY: help run wheels compiled tools-and-compiled test test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean
+.PHONY: help run wheels compiled test test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
@@ -45,7 +45,8 @@ wheels: .venv/installed-test
 # The linters and the compiler take a processor each, the tests all of them.  The sources come first there: what fails in
 # them fails in the compiled form as well.
 test: .venv/installed-test
-	$(MAKE) --no-print-directory -j 2 lint tools-and-compiled
+	@sh .ci/install-test-tools
+	$(MAKE) --no-print-directory -j 2 lint compiled
 	$(BIN)/pytest -n auto $(PYTEST_ARGS)
 	$(TEST_COMPILED)
 
@@ -55,11 +56,8 @@ compiled: .venv/installed-test
 	rm -rf .venv-compiled
 	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
 
-tools-and-compiled: .venv/installed-test
+test-compiled: compiled
 	@sh .ci/install-test-tools
-	$(MAKE) --no-print-directory compiled
-
-test-compiled: tools-and-compiled
 	$(TEST_COMPILED)
 
 simulate: .venv/installed-test

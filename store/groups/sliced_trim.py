@@ -170,13 +170,15 @@ def _front(groups: Groups, trim: Trim) -> Trim | None:
     most = groups.entries_a_slice(max(min(removable, _SLICE), 0))
     if trim.approximate and most < _SLICE:
         most = max(most, next(_nodes(stream, MIN_ID), (MIN_ID, MIN_ID, 0))[2])  # it takes whole nodes alone
-    if stream.length <= most:
+    if stream.length <= most or 0 < trim.limit <= most:
         return None
-    threshold = stream.length - most
-    if trim.strategy is Strategy.MINID:
+    if trim.strategy is Strategy.MAXLEN:
+        threshold = stream.length - most
+        takes_more = threshold > trim.threshold
+    else:
         threshold = id_in_key(stream.keys(stream.first_id, MAX_ID, most + 1)[-1])
-    takes_more = threshold < trim.threshold if trim.strategy is Strategy.MINID else threshold > trim.threshold
-    if not takes_more or 0 < trim.limit <= most:
+        takes_more = threshold < trim.threshold
+    if not takes_more:
         return None
     return replace(trim, limit=most) if trim.limit else replace(trim, threshold=threshold)
 

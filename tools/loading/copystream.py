@@ -129,13 +129,16 @@ class _Copy:
     def _covering(self, pending: list[LivePending]) -> list[LiveGroup]:
         """The groups, each with a last ID that covers what was delivered since it was described.
 
-        It would be delivered again otherwise, as are the pending entries of a group that was set back before.
+        It would be delivered again otherwise, as are the pending entries of a group that was set back before.  How many
+        entries such a group has read is unknown.
         """
         now = describe(self._client, self._key)
         places = {} if now is None else {group.name: group.last_id for group in now.groups}
         return [
-            group if places.get(group.name) == group.last_id else _covering(group, its_pending)
-            for group, its_pending in zip(self._live.groups, pending, strict=True)
+            group
+            if its.last_id <= group.last_id or places.get(group.name) == group.last_id
+            else replace(group, last_id=its.last_id, entries_read=None)
+            for group, its in zip(self._live.groups, pending, strict=True)
         ]
 
     def _set_counters(self, entries_added: int) -> None:
@@ -201,13 +204,6 @@ class _Copy:
             for consumer in group.consumers:
                 times = [b"%d" % consumer.seen_ms, b"%d" % consumer.active_ms]
                 sink.run([b"XGROUP", b"SEEN", key, group.name, consumer.name, *times])
-
-
-def _covering(group: LiveGroup, pending: LivePending) -> LiveGroup:
-    """The group with a last ID that covers what is pending; how many entries it has read is unknown then."""
-    if pending.last_id <= group.last_id:
-        return group
-    return replace(group, last_id=pending.last_id, entries_read=None)
 
 
 def _distinct(ids: Iterator[StreamID]) -> Iterator[StreamID]:

@@ -108,7 +108,7 @@ class LogUntil:
                 if self._first.number < 0 and not self.end.position:
                     raise Failure(
                         f"{self._first.path.name} holds the state of an empty store and no time: this log does not go "
-                        f"back to {until}, or there was nothing"
+                        f"back to {until} for certain"
                     )
                 self.beyond = batch
                 return

@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Final
@@ -166,9 +167,8 @@ class _BadLine(Exception):
 
 
 def _counted_lines(source: IO[bytes], bar: ProgressBar) -> Iterator[bytes]:
-    number = 0
-    while line := source.readline(_MAX_LINE_BYTES + 1):
-        number += 1
+    lines = iter(partial(source.readline, _MAX_LINE_BYTES + 1), b"")
+    for number, line in enumerate(lines, 1):
         if len(line) > _MAX_LINE_BYTES:  # its rest would be taken for the next line
             raise _BadLine(f"line {number}: it is longer than {_MAX_LINE_BYTES >> 20} MB")
         yield line

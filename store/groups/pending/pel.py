@@ -58,7 +58,7 @@ class Pel(Insertions):
     # -- single entries ------------------------------------------------------------------------------------------------
 
     def standing(self, packed: bytes) -> Delivery | None:
-        """As `get`, with the moment in place of the time.
+        """One pending entry: its consumer, the moment of its delivery, its count; None when it is not pending, or dead.
 
         Leaves what has changed unwritten, and writes young deliveries if the ID may be one of theirs.
         """
