@@ -58,8 +58,8 @@ class Copied:
     unmarked: bool = False
 
 
-def copy_stream(client: RedisClient, sink: Sink, key: bytes, bar: ProgressBar) -> Copied | None:
-    """Copy `key`, which `sink` must not have -> what was copied, None when the key is gone.
+def copy_stream(client: RedisClient, sink: Sink, key: bytes, target: bytes, bar: ProgressBar) -> Copied | None:
+    """Copy `key` to `target`, which `sink` must not have -> what was copied, None when the key is gone.
 
     Raises Failure, ReplyError.
     """
@@ -69,35 +69,38 @@ def copy_stream(client: RedisClient, sink: Sink, key: bytes, bar: ProgressBar) -
             return None
         is_last = attempt == _TRIES or before.length + before.pending > _LONG
         try:
-            copied = _Copy(client, sink, key, before, bar).run()
+            copied = _Copy(client, sink, key, target, before, bar).run()
         except ReplyError as error:
             # a group, or the whole stream, was deleted meanwhile
             if error.code not in ("NOGROUP", "WRONGTYPE") or is_last:
                 raise
-            sink.drop(key)
+            sink.drop(target)
             continue
         after = describe(client, key)
         copied.moved = after is None or not before.grew_to(after)
         if not copied.moved or is_last:
             return copied
-        sink.drop(key)
+        sink.drop(target)
     raise AssertionError("the last attempt returns")
 
 
 class _Copy:
     """One attempt to copy a stream."""
 
-    def __init__(self, client: RedisClient, sink: Sink, key: bytes, live: LiveStream, bar: ProgressBar) -> None:
+    def __init__(
+        self, client: RedisClient, sink: Sink, key: bytes, target: bytes, live: LiveStream, bar: ProgressBar
+    ) -> None:
         self._client = client
         self._sink = sink
         self._key = key
+        self._target = target
         self._live = live
         self._bar = bar
         self._placeholders: list[StreamID] = []
         self._first_id: StreamID | None = None  # of the entries
 
     def run(self) -> Copied:
-        key, live, sink = self._key, self._live, self._sink
+        key, target, live, sink = self._key, self._target, self._live, self._sink
         # Read pending entries first: an entry that is deleted after that is still pending, and gets a placeholder.
         # Entries that were appended since are left out, and so are their deliveries.
         pending = [
@@ -106,7 +109,7 @@ class _Copy:
         groups = self._covering(pending)
         entries = self._add_entries(pending)
         for group, its_pending in zip(groups, pending, strict=True):
-            sink.run([b"XGROUP", b"CREATE", key, group.name, id_text(group.last_id)])
+            sink.run([b"XGROUP", b"CREATE", target, group.name, id_text(group.last_id)])
             self._add_members(group, its_pending)
         self._remove_placeholders()
         # Redis 8 lets no group have read more than was added, but keeps one that has
@@ -115,15 +118,15 @@ class _Copy:
         for group in groups:
             if group.entries_read is not None:
                 place = [id_text(group.last_id), b"ENTRIESREAD", b"%d" % group.entries_read]
-                sink.run([b"XGROUP", b"SETID", key, group.name, *place])
+                sink.run([b"XGROUP", b"SETID", target, group.name, *place])
             policy = delivery_policy(self._client, key, group.name) if sink.is_riverbed else []
             if policy:
-                sink.run([b"XGROUP", b"POLICY", key, group.name, *policy])
+                sink.run([b"XGROUP", b"POLICY", target, group.name, *policy])
         if most_read > live.entries_added:
             self._set_counters(live.entries_added)
         deadline = deadline_ms(self._client, key)
         if deadline is not None:
-            sink.run([b"PEXPIREAT", key, b"%d" % deadline])
+            sink.run([b"PEXPIREAT", target, b"%d" % deadline])
         return Copied(entries, len(live.groups), sum(map(len, pending)), unmarked=live.has_idempotence)
 
     def _covering(self, pending: list[LivePending]) -> list[LiveGroup]:
@@ -142,68 +145,68 @@ class _Copy:
         ]
 
     def _set_counters(self, entries_added: int) -> None:
-        key, live, sink = self._key, self._live, self._sink
+        target, live, sink = self._target, self._live, self._sink
         top = max(live.last_id, live.max_deleted_id)
         counters = [b"ENTRIESADDED", b"%d" % entries_added, b"MAXDELETEDID", id_text(live.max_deleted_id)]
-        sink.run([b"XSETID", key, id_text(top), *counters])
+        sink.run([b"XSETID", target, id_text(top), *counters])
         if top != live.last_id:
             # Redis before 8 accepts an XSETID below MAXDELETEDID, but not in the same command
-            sink.run([b"XSETID", key, id_text(live.last_id)])
+            sink.run([b"XSETID", target, id_text(live.last_id)])
 
     def _add_entries(self, pending: list[LivePending]) -> int:
         """XADD all entries, and a placeholder for each pending entry that is missing -> the number of entries."""
-        key, sink, bar = self._key, self._sink, self._bar
+        target, sink, bar = self._target, self._sink, self._bar
         wanted = _distinct(heapq.merge(*(of_group.ids() for of_group in pending)))
         next_wanted = next(wanted, None)
         received = self._client.bytes_received
         count = 0
-        for entry_id, words in chain(read_entries(self._client, key, self._live.last_id), [(None, _PLACEHOLDER)]):
+        for entry_id, words in chain(read_entries(self._client, self._key, self._live.last_id), [(None, _PLACEHOLDER)]):
             limit = MAX_ID + 1 if entry_id is None else entry_id
             while next_wanted is not None and next_wanted < limit:
-                sink.run([b"XADD", key, id_text(next_wanted), *_PLACEHOLDER])
+                sink.run([b"XADD", target, id_text(next_wanted), *_PLACEHOLDER])
                 self._placeholders.append(next_wanted)
                 next_wanted = next(wanted, None)
             if entry_id is None:
                 break
             if next_wanted == entry_id:
                 next_wanted = next(wanted, None)
-            sink.run([b"XADD", key, id_text(entry_id), *words])
+            sink.run([b"XADD", target, id_text(entry_id), *words])
             count += 1
             self._first_id = self._first_id or entry_id
             bar.advance(self._client.bytes_received - received, 1)
             received = self._client.bytes_received
         if not count and not self._placeholders:
-            sink.run([b"XADD", key, b"MAXLEN", b"0", b"0-1", *_PLACEHOLDER])
+            sink.run([b"XADD", target, b"MAXLEN", b"0", b"0-1", *_PLACEHOLDER])
         return count
 
     def _remove_placeholders(self) -> None:
-        key, sink, placeholders = self._key, self._sink, self._placeholders
+        target, sink, placeholders = self._target, self._sink, self._placeholders
         if placeholders and self._live.max_deleted_id == MIN_ID:
             # XDEL would set MAXDELETEDID, and XSETID cannot set it back to 0-0.  Nothing was deleted by XDEL in the
             # source, so trims removed the missing entries, and one trim here removes exactly the placeholders.
             first = self._first_id
             placeholders = [] if first is None else [entry_id for entry_id in placeholders if entry_id > first]
             how = [b"MAXLEN", b"=", b"0"] if first is None else [b"MINID", b"=", id_text(first)]
-            sink.run([b"XTRIM", key, *how])
+            sink.run([b"XTRIM", target, *how])
         for at in range(0, len(placeholders), _IDS_A_COMMAND):
-            sink.run([b"XDEL", key, *map(id_text, placeholders[at : at + _IDS_A_COMMAND])])
+            sink.run([b"XDEL", target, *map(id_text, placeholders[at : at + _IDS_A_COMMAND])])
 
     def _add_members(self, group: LiveGroup, pending: LivePending) -> None:
         """Create the group's consumers and pending entries."""
-        key, sink = self._key, self._sink
+        target, sink = self._target, self._sink
         for consumer in group.consumers:
-            sink.run([b"XGROUP", b"CREATECONSUMER", key, group.name, consumer.name])
+            sink.run([b"XGROUP", b"CREATECONSUMER", target, group.name, consumer.name])
         for consumer_no, time_ms, count, ids in _alike(pending):
             if consumer_no == UNOWNED:
                 how_many = [b"IDS", b"%d" % len(ids), *map(id_text, ids)]
-                sink.run([b"XNACK", key, group.name, b"FAIL", *how_many, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
+                sink.run([b"XNACK", target, group.name, b"FAIL", *how_many, b"RETRYCOUNT", b"%d" % count, b"FORCE"])
                 continue
             how = [b"TIME", b"%d" % time_ms, b"RETRYCOUNT", b"%d" % count, b"JUSTID", b"FORCE"]
-            sink.run([b"XCLAIM", key, group.name, pending.consumers[consumer_no], b"0", *map(id_text, ids), *how])
+            sink.run([b"XCLAIM", target, group.name, pending.consumers[consumer_no], b"0", *map(id_text, ids), *how])
         if sink.keeps_times:
             for consumer in group.consumers:
                 times = [b"%d" % consumer.seen_ms, b"%d" % consumer.active_ms]
-                sink.run([b"XGROUP", b"SEEN", key, group.name, consumer.name, *times])
+                sink.run([b"XGROUP", b"SEEN", target, group.name, consumer.name, *times])
 
 
 def _distinct(ids: Iterator[StreamID]) -> Iterator[StreamID]:

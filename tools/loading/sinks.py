@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -11,6 +12,7 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.ids import MAX_ID, StreamID, id_text, make_id, parse_id
 from riverbed.tools.console.console import Failure, counted
 from riverbed.tools.live.redisclient import RedisClient, ReplyError, fields
+from riverbed.tools.offline.newdirectory import PARTIAL_MARK
 from riverbed.tools.offline.rebuild import Builder, SystemClock
 
 _COMMANDS_A_BATCH: Final = 256
@@ -44,8 +46,14 @@ class Sink(Protocol):
         Raises ValueError, and appends nothing, when the stream cannot take that ID.
         """
 
-    def drop(self, key: bytes) -> None:
-        """Delete the unfinished copy at `key`."""
+    def begin(self, key: bytes) -> bytes:
+        """The key at which to build the copy of the stream `key`."""
+
+    def complete(self, building: bytes, key: bytes) -> bool:
+        """Move the finished copy to `key` -> whether it is there: not when there is another stream by now."""
+
+    def drop(self, building: bytes) -> None:
+        """Delete the unfinished copy."""
 
     def finish(self) -> None:
         """Make everything durable."""
@@ -105,9 +113,15 @@ class DirectorySink:
         self.loaded += self._waiting_entries
         self._waiting = self._waiting_bytes = self._waiting_entries = 0
 
-    def drop(self, key: bytes) -> None:
-        if self.has(key):
-            self.run([b"DEL", key])
+    def begin(self, key: bytes) -> bytes:
+        return key  # the directory is read when it is complete
+
+    def complete(self, building: bytes, key: bytes) -> bool:
+        return True
+
+    def drop(self, building: bytes) -> None:
+        if self.has(building):
+            self.run([b"DEL", building])
 
     def finish(self) -> None:
         self._commit()
@@ -163,11 +177,27 @@ class ServerSink:
         if len(self._waiting) >= _COMMANDS_A_BATCH or self._waiting_bytes >= _BYTES_A_BATCH:
             self._flush()
 
-    def drop(self, key: bytes) -> None:
+    def begin(self, key: bytes) -> bytes:
+        # a killed command leaves a part, which is not to be taken for the stream
+        return key + f"{PARTIAL_MARK}{secrets.token_hex(4)}".encode()
+
+    def complete(self, building: bytes, key: bytes) -> bool:
+        self._flush()
+        try:
+            is_there = bool(self._client.call(b"RENAMENX", building, key))
+        except ReplyError as error:
+            if str(error) != "ERR no such key":
+                raise Failure(f"{self._client.address} refused RENAMENX: {error}") from error
+            return True  # its deadline came
+        if not is_there:
+            self.drop(building)
+        return is_there
+
+    def drop(self, building: bytes) -> None:
         self._waiting.clear()
         self._waiting_bytes = 0
         with contextlib.suppress(Failure):
-            self._call(b"DEL", key)
+            self._call(b"DEL", building)
 
     def finish(self) -> None:
         self._flush()

@@ -21,7 +21,7 @@ from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import DIRECTORY_MODE
 from riverbed.tools.console.console import Failure
 
-_MARK: Final = ".partial-"
+PARTIAL_MARK: Final = ".partial-"
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     target = target.resolve()
     refuse_existing(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f"{target.name}{_MARK}{secrets.token_hex(4)}")
+    partial = target.with_name(f"{target.name}{PARTIAL_MARK}{secrets.token_hex(4)}")
     partial.mkdir(DIRECTORY_MODE)
     try:
         yield partial
@@ -65,7 +65,7 @@ def left_over(target: Path) -> list[Path]:
     target = target.resolve()
     if not target.parent.is_dir():
         return []
-    return sorted(path for path in target.parent.iterdir() if path.name.startswith(f"{target.name}{_MARK}"))
+    return sorted(path for path in target.parent.iterdir() if path.name.startswith(f"{target.name}{PARTIAL_MARK}"))
 
 
 def _left_over(target: Path) -> str:

@@ -89,7 +89,8 @@ def import_(
     types are left, and counted. Which idempotent ids its producers have used is a thing that no command of a Redis
     shows: streams with such records are copied without them, and named. DIR must not exist, or be empty; it appears
     when it is complete. It may also be the URL of a running server: streams whose keys it has already are left alone
-    then.
+    then. There each stream appears under its key when it is complete; a killed command leaves a key such as
+    orders.partial-0123abcd, to be deleted.
 
     The server may be in use meanwhile. Each stream is copied as it is when its turn comes; one that changes under the
     copy, other than by appends, is copied up to three times (once if it is long), and named if it kept changing.
@@ -181,13 +182,17 @@ def _import_stream(
         imported.existing.append(name)
         return
     bar.describe(f"importing {name}"[:32])
+    building = sink.begin(key)
     try:
-        copied = copy_stream(client, sink, key, bar)
+        copied = copy_stream(client, sink, key, building, bar)
+        if copied is None:
+            return
+        if not sink.complete(building, key):
+            imported.existing.append(name)
+            return
     except BaseException:
-        sink.drop(key)
+        sink.drop(building)
         raise
-    if copied is None:
-        return
     imported.streams += 1
     imported.entries += copied.entries
     imported.groups += copied.groups

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from riverbed.tools.console.console import Failure
 from riverbed.tools.live import livestream
 from riverbed.tools.live.redisclient import Address, ReplyError, parse_url
 from riverbed.tools.live.target import server_address
+from riverbed.tools.loading.sinks import ServerSink
 from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
 from tests.support.impostor import impostor
 from tests.support.in_process import value_of
@@ -200,7 +202,7 @@ def test_no_group_is_said_to_have_read_more_than_was_added_by_then(start_redis: 
             added = int(words[words.index("ENTRIESADDED") + 1])
         elif "ENTRIESREAD" in words:
             read = int(words[words.index("ENTRIESREAD") + 1])
-            told[words[words.index("s") + 1]] = min(read, added)
+            told[words[words.index("SETID") + 2]] = min(read, added)
     assert told == {"ahead": 1047, "behind": 2}
     assert added == 1008
 
@@ -485,6 +487,68 @@ def test_a_server_that_dies_in_between_leaves_nothing_behind(
     target = tmp_path / "place" / "new"
     assert f"127.0.0.1:{redis.port} " in refused(url(redis), target)
     assert list(target.parent.iterdir()) == []
+
+
+def test_a_server_has_no_part_of_a_stream_under_its_key(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis, ours = start_redis(), start_riverbed()
+    read_entries = livestream.read_entries
+
+    def killed(*arguments: Any) -> Iterator[Any]:
+        yield from islice(read_entries(*arguments), 1_000)
+        raise KeyboardInterrupt
+
+    with redis.client() as client, ours.client() as target:
+        client.pipeline([("XADD", "s", "*", "f", n) for n in range(2_000)])
+        with monkeypatch.context() as patched:
+            patched.setattr("riverbed.tools.loading.copystream.read_entries", killed)
+            patched.setattr(ServerSink, "drop", lambda self, building: None)  # as after kill -9
+            assert run(url(redis), url(ours)).exit_code == 130
+        (part,) = value_of(parse(target.ask("KEYS", "*")))
+        assert re.fullmatch(rb"s\.partial-[0-9a-f]{8}", part)
+        assert imported(url(redis), url(ours))["streams"] == 1
+        assert value_of(parse(target.ask("XLEN", "s"))) == 2_000
+        assert sorted(value_of(parse(target.ask("KEYS", "*")))) == [b"s", part]
+
+
+def test_a_stream_that_appears_meanwhile_is_left_alone(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis, ours = start_redis(), start_riverbed()
+    read_entries = livestream.read_entries
+    with redis.client() as client, ours.client() as target:
+        client.ask("XADD", "s", "1-1", "f", "v")
+
+        def meanwhile(*arguments: Any) -> Iterator[Any]:
+            target.ask("XADD", "s", "9-9", "its", "own")
+            return read_entries(*arguments)
+
+        monkeypatch.setattr("riverbed.tools.loading.copystream.read_entries", meanwhile)
+        report = imported(url(redis), url(ours), status=1)
+        assert (report["streams"], report["existing"]) == (0, ["s"])
+        assert value_of(parse(target.ask("XRANGE", "s", "-", "+"))) == [[b"9-9", [b"its", b"own"]]]
+        assert value_of(parse(target.ask("KEYS", "*"))) == [b"s"]
+
+
+def test_a_stream_that_expires_meanwhile_is_no_failure(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis, ours = start_redis(), start_riverbed()
+    monkeypatch.setattr("riverbed.tools.loading.copystream.deadline_ms", lambda *arguments: 1)
+    with redis.client() as client, ours.client() as target:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        imported(url(redis), url(ours))
+        assert value_of(parse(target.ask("KEYS", "*"))) == []
+
+
+def test_the_target_that_refuses_is_named(start_redis: StartRedis, start_riverbed: StartRiverbed) -> None:
+    redis, ours = start_redis(), start_riverbed()
+    with redis.client() as client, ours.client() as target:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        target.ask("ACL", "SETUSER", "default", "-renamenx")
+        assert f"{ours.port} refused RENAMENX: NOPERM" in refused(url(redis), url(ours))
+        assert value_of(parse(target.ask("KEYS", "*"))) == []
 
 
 def test_nothing_is_written_over(redis_server: Server, tmp_path: Path) -> None:
