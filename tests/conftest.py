@@ -13,6 +13,8 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,16 +108,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        for folder, mark in MARKED_FOLDERS.items():
-            if folder in item.path.parents:
+    for path, of_file in groupby(items, key=attrgetter("path")):
+        marks = [mark for folder, mark in MARKED_FOLDERS.items() if path.is_relative_to(folder)]
+        for item in of_file:
+            for mark in marks:
                 item.add_marker(mark)
     if hasattr(config, "workerinput"):  # in a worker of xdist
         items.sort(key=lambda item: (not item.get_closest_marker("spark"), not item.get_closest_marker("slow")))
-    left_out = [item for item in items if _is_left_out(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    wanted: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        wanted[not _is_left_out(item)].append(item)
+    config.hook.pytest_deselected(items=wanted[False])
+    items[:] = wanted[True]
 
 
 def _is_left_out(item: pytest.Item) -> bool:
