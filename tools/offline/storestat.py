@@ -53,7 +53,7 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
         try:
             tables = Tables(path, _MAP_BYTES, readonly=True)
         except lmdb.NotFoundError:
-            raise Failure(f"the store in {path} has no checkpoint yet, and so no data") from None
+            raise _without_checkpoint(path) from None
     elif (reason := _is_no_store(path)) is not None:
         raise Failure(reason)
     elif (path / LOG_DIRECTORY).is_dir():
@@ -72,10 +72,14 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
     try:
         with tables.env.begin(db=tables.handles["meta"]) as txn:
             if txn.get(b"databases") is None:
-                raise Failure(f"the store in {path} has no checkpoint yet, and so no data")
+                raise _without_checkpoint(path)
         yield tables, now_ms
     finally:
         tables.close()
+
+
+def _without_checkpoint(path: Path) -> Failure:
+    return Failure(f"the tables of {path} were never filled: start riverbed-server on it once, which reads its log")
 
 
 def _is_no_store(path: Path) -> str | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -262,3 +263,12 @@ def test_a_line_that_is_too_long_is_no_two_lines(
     assert f"line {1 + bool(head)}: it is longer than 0 MB; nothing is loaded" in told
     (tmp_path / "rows").write_text("n\n" + "y" * 99 + "\n")
     assert load(tmp_path / "store", "s", tmp_path / "rows", "--format", "csv")["entries"] == 1
+
+
+def test_a_store_whose_load_was_killed_is_not_said_to_be_empty(tmp_path: Path) -> None:
+    with contextlib.closing(DirectorySink(tmp_path)) as sink:
+        for number in range(1, 1000):
+            sink.add(b"s", None, [b"n", b"%d" % number])
+    result = run("stat", tmp_path)
+    assert result.exit_code == 2
+    assert "were never filled: start riverbed-server on it once, which reads its log" in " ".join(result.stderr.split())
