@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +25,7 @@ from riverbed.store.ids import MAX_HALF, StreamID, make_id
 from riverbed.tools.columns.fetch import BATCH_ROWS
 from riverbed.tools.columns.projection import REST
 from riverbed.tools.columns.streams import Range, StreamHere
-from riverbed.tools.sidecar.segments import Segment, StreamFiles
+from riverbed.tools.sidecar.segments import Segment, StreamFiles, all_columns
 
 _IDS: Final = frozenset({"_ms", "_seq"})
 
@@ -151,24 +151,36 @@ def _rows_of(files: StreamFiles, wanted: Range, names: list[str], batch_rows: in
     columns += [REST] if len(columns) < len(names) else []
     for segment in segments_in(files, wanted):
         is_whole = wanted.first <= segment.first_id and segment.last_id <= wanted.last
-        yield from _rows_in(files.folder / segment.name, wanted, columns, batch_rows, is_whole=is_whole)
+        with _opened(files, segment) as file:
+            yield from _rows_in(file, wanted, columns, batch_rows, is_whole=is_whole)
 
 
-def _rows_in(path: Path, wanted: Range, columns: list[str], batch_rows: int, *, is_whole: bool) -> Iterator[ColumnRows]:
+@contextmanager
+def _opened(files: StreamFiles, segment: Segment) -> Iterator[pq.ParquetFile]:
+    path = files.folder / segment.name
     with open(open_file(path, os.O_RDONLY), "rb", buffering=0) as opened, pq.ParquetFile(opened) as file:
-        groups = list(range(file.num_row_groups))
-        read = set(columns)
-        if not is_whole:
-            groups = [group for group in groups if _may_have(file.metadata.row_group(group), wanted)]
-            read |= {*_IDS, "_id"}
-        # The numbers of IDs from 2^63 on are in their texts alone.
-        if read & _IDS and any(_has_nulls(file.metadata.row_group(group)) for group in groups):
-            read.add("_id")
-        for batch in file.iter_batches(batch_rows, groups, columns=sorted(read), use_threads=False):
-            rows = ColumnRows(batch)
-            rows = rows if is_whole else rows.cut_to(wanted)
-            if rows.count:
-                yield rows
+        # Checksums find damage.  They do not find what was forged together with the manifest.
+        if file.metadata.num_rows != segment.entries or file.schema_arrow != pa.schema(all_columns(files.columns)):
+            raise pa.ArrowInvalid(f"{path} does not have the rows and columns that its manifest says")
+        yield file
+
+
+def _rows_in(
+    file: pq.ParquetFile, wanted: Range, columns: list[str], batch_rows: int, *, is_whole: bool
+) -> Iterator[ColumnRows]:
+    groups = list(range(file.num_row_groups))
+    read = set(columns)
+    if not is_whole:
+        groups = [group for group in groups if _may_have(file.metadata.row_group(group), wanted)]
+        read |= {*_IDS, "_id"}
+    # The numbers of IDs from 2^63 on are in their texts alone.
+    if read & _IDS and any(_has_nulls(file.metadata.row_group(group)) for group in groups):
+        read.add("_id")
+    for batch in file.iter_batches(batch_rows, groups, columns=sorted(read), use_threads=False):
+        rows = ColumnRows(batch)
+        rows = rows if is_whole else rows.cut_to(wanted)
+        if rows.count:
+            yield rows
 
 
 def _has_nulls(group: Any) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from crc32c import crc32c
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +24,7 @@ from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.sidecar import segments
 from riverbed.tools.sidecar.sidecar import write_columns
-from riverbed.tools.spark.errors import MalformedValueError
+from riverbed.tools.spark.errors import MalformedValueError, SourceError
 from riverbed.tools.spark.reading import over_columns, schemas
 from riverbed.tools.spark.reading.batch import SnapshotReader
 from riverbed.tools.spark.reading.cache import Cache
@@ -291,6 +292,30 @@ def test_wrong_columns_are_not_read_and_one_warning_says_so(tmp_path: Path, what
     with pytest.warns(UserWarning, match=reason):
         assert parts(snapshot.path, SCHEMA) == expected
     assert not columns_read
+
+
+FORGED: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "fewer rows": lambda rows: rows.slice(1),
+    "another type": lambda rows: rows.set_column(0, "_ms", rows.column("_ms").cast(pa.float64())),
+    "a column less": lambda rows: rows.drop_columns(["_seq"]),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_columns_that_are_forged_together_with_their_manifest_are_told(tmp_path: Path, what: str) -> None:
+    snapshot = taken(tmp_path)
+    path = min((snapshot.path / "columns").rglob("streams/*/*.parquet"))
+    pq.write_table(FORGED[what](pq.read_table(path)), path)
+    data = path.read_bytes()
+
+    def fit(values: dict[str, Any]) -> None:
+        for file in (file for stream in values["streams"] for file in stream["files"]):
+            if path.match(file["name"]):
+                file.update(bytes=len(data), crc32c=f"{crc32c(data):08x}")
+
+    _manifest(fit)(snapshot)
+    with pytest.raises(SourceError, match="does not have the rows and columns that its manifest says"):
+        parts(snapshot.path, SCHEMA)
 
 
 def test_columns_that_are_damaged_after_the_plan_are_not_read(tmp_path: Path, columns_read: list[int]) -> None:
