@@ -17,7 +17,7 @@ WHEELS ?= dist
 BIN := .venv/bin
 TEST_COMPILED = RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
 
-.PHONY: help run wheels compiled test test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean
+.PHONY: help run wheels compiled test test-sources test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean
 
 help:
 	@echo "make run     start riverbed-server on port $(PORT) with its data in $(DATA)/ (PORT=, DATA=, ARGS='--appendfsync everysec')"
@@ -42,13 +42,16 @@ wheels: .venv/installed-test
 	RIVERBED_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
 
 # pytest comes last, so that its summary is the last thing printed.  PYTEST_ARGS='-n 0' runs one test at a time.
-# The linters and the compiler take a processor each, the tests all of them.  The sources come first there: what fails in
-# them fails in the compiled form as well.
+# The compiler takes one processor, for as long as the linters and the first tests of the sources take.  The sources come
+# first: what fails in them fails in the compiled form as well.
 test: .venv/installed-test
 	@sh .ci/install-test-tools
-	$(MAKE) --no-print-directory -j 2 lint compiled
-	$(BIN)/pytest -n auto $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory -j 2 compiled test-sources
 	$(TEST_COMPILED)
+
+# Tests that start make themselves are not to share this one's jobs.
+test-sources: lint
+	unset MAKEFLAGS MFLAGS; $(BIN)/pytest -n auto $(PYTEST_ARGS)
 
 # .venv-compiled has the wheel, and finds in .venv all that is not Riverbed.  Without a C compiler this fails.
 compiled: .venv/installed-test

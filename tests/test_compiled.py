@@ -62,9 +62,10 @@ def test_each_compiled_module_may_be_the_first_to_be_imported() -> None:
 def test_continuous_integration_tests_both_forms_and_demands_the_compiled_one() -> None:
     assert "\nif ! make test " in (ROOT / ".ci" / "run").read_text()
     shown = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    steps = [shown.find(step) for step in ("RIVERBED_COMPILE=1 ", "/pytest -n auto", "RIVERBED_FORM=compiled ")]
+    steps = [shown.find(step) for step in ("/ruff check", "/pytest -n auto", "RIVERBED_FORM=compiled ")]
     assert -1 not in steps
     assert steps == sorted(steps)
+    assert 0 <= shown.find("RIVERBED_COMPILE=1 ") < steps[-1]
 
 
 def test_the_list_is_in_order_and_names_modules_that_are_there() -> None:
