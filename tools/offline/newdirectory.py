@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from rich.markup import escape
+
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import DIRECTORY_MODE
-from riverbed.tools.console.console import Failure
+from riverbed.tools.console.console import Failure, notes
 
 PARTIAL_MARK: Final = ".partial-"
 
@@ -58,6 +60,12 @@ def refuse_existing(target: Path) -> None:
             )
     elif os.path.lexists(target):
         raise Failure(f"{target} exists, and no file is overwritten; name a new directory{_left_over(target)}")
+
+
+def tell_left_over(target: Path) -> None:
+    """Name on standard error what killed commands have left beside `target`."""
+    for path in left_over(target):
+        notes().print(f"[yellow]note:[/] {escape(str(path))} was half made by a command that was killed")
 
 
 def left_over(target: Path) -> list[Path]:

@@ -31,7 +31,7 @@ from riverbed.tools.live.serverstat import databases, scan
 from riverbed.tools.live.tls import TlsOptions, tls_options
 from riverbed.tools.loading.copystream import copy_stream
 from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
-from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
+from riverbed.tools.offline.newdirectory import new_directory, refuse_existing, tell_left_over
 
 _SHOWN_KEYS: Final = 5
 
@@ -126,6 +126,8 @@ def import_(
         click.echo(json.dumps(_as_json(source, shown, imported, client.bytes_received, seconds), indent=2))
     else:
         _print_report(source, shown, imported, client.bytes_received, seconds)
+    if not is_server:
+        tell_left_over(Path(target))
     if not imported.is_whole:
         context.exit(FOUND)
 

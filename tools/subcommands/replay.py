@@ -16,7 +16,6 @@ from riverbed.tools.console.console import (
     ProgressBar,
     counted,
     failures_explained,
-    notes,
     print_facts,
     results,
     seconds_text,
@@ -26,7 +25,7 @@ from riverbed.tools.console.keytext import short_text
 from riverbed.tools.offline.foreign import SHOWN_KEYS, Skipped
 from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.moment import Moment, parse_moment, time_text
-from riverbed.tools.offline.newdirectory import left_over, new_directory, refuse_existing
+from riverbed.tools.offline.newdirectory import new_directory, refuse_existing, tell_left_over
 from riverbed.tools.offline.rebuild import Rebuilt, rebuild
 from riverbed.tools.offline.source import Source, find_source
 
@@ -89,8 +88,7 @@ def replay(context: click.Context, source: Path, directory: Path, until: Moment 
         click.echo(json.dumps(_as_json(found, directory, rebuilt, seconds, missing), indent=2))
     else:
         _print_report(found, directory, rebuilt, seconds, missing)
-    for path in left_over(directory):
-        notes().print(f"[yellow]note:[/] {escape(str(path))} was half made by a command that was killed")
+    tell_left_over(directory)
     if missing:
         context.exit(FOUND)
 

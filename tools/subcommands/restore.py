@@ -12,7 +12,7 @@ from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
 from riverbed.tools.console.console import failures_explained
 from riverbed.tools.console.snapshot_report import print_made
 from riverbed.tools.console.steps import StepProgress
-from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
+from riverbed.tools.offline.newdirectory import new_directory, refuse_existing, tell_left_over
 from riverbed.tools.offline.storestat import refuse_broken_pages
 
 
@@ -56,3 +56,4 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
         click.echo(json.dumps(report, indent=2))
     else:
         print_made(directory, snapshot, steps.seconds, "read")
+    tell_left_over(directory)

@@ -583,7 +583,10 @@ def test_report_for_people(start_redis: StartRedis, tmp_path: Path) -> None:
     with redis.client() as client:
         client.ask("XADD", "s", "1-1", "f", "v")
         client.ask("SET", "[red]x", "v")
-    lines = run(url(redis), tmp_path / "new").stdout.splitlines()
+    (tmp_path / "new.partial-0123").mkdir()
+    result = run(url(redis), tmp_path / "new")
+    assert "new.partial-0123 was half made by a command that was killed" in result.stderr
+    lines = result.stdout.splitlines()
     assert lines[0] == f"copied 127.0.0.1:{redis.port} to {tmp_path / 'new'}"
     assert "  streams   1" in lines
     assert lines[-1] == "left: 1 key of type string  [red]x"

@@ -149,8 +149,10 @@ def test_a_replica_on_it_is_sent_only_what_has_happened_since(
 
 
 def test_the_report_for_people_says_what_was_made(taken: tuple[Path, list[bytes]], tmp_path: Path) -> None:
+    (tmp_path / "restored.partial-0123").mkdir()
     result = run(taken[0], tmp_path / "restored")
     assert (result.exit_code, result.stdout.splitlines()[0]) == (0, f"made {tmp_path / 'restored'}")
+    assert "restored.partial-0123 was half made by a command that was killed" in result.stderr
 
 
 def test_what_is_there_is_not_written_over(taken: tuple[Path, list[bytes]], tmp_path: Path) -> None:
