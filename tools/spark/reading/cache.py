@@ -1,7 +1,9 @@
 """A cache on this machine's disk for snapshots that a query fetches from elsewhere or takes of a live store.
 
-    DIR/<digest of the identity>/...      complete, since it was renamed into place
-    DIR/.temp-xxxx/                       being made, being deleted, or left behind by a kill
+    DIR/riverbed-<digest of the identity>/...   complete, since it was renamed into place
+    DIR/.riverbed-xxxx/                         being made, being deleted, or left behind by a kill
+
+Whatever has another name is not of the cache, and stays: a user may name a folder that has other things in it.
 
 An entry is made once, even if many executors ask for it at the same time.  When all entries together are larger than
 the limit, the least recently used ones are evicted.  A process that has asked for an entry holds a shared lock on it,
@@ -15,8 +17,10 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import secrets
 import shutil
+import stat
 import tempfile
 import time
 from collections import OrderedDict
@@ -27,7 +31,10 @@ from typing import Final
 from riverbed.store.disk.locks.flock import hold_directory
 from riverbed.tools.spark.errors import SourceError
 
-_TEMPORARY: Final = ".temp-"
+_ENTRY: Final = "riverbed-"
+_TEMPORARY: Final = ".riverbed-"
+_ENTRY_NAME: Final = re.compile(rf"{_ENTRY}[0-9a-f]{{32}}")
+_TEMPORARY_NAME: Final = re.compile(rf"\{_TEMPORARY}[0-9a-f]{{12}}")
 _MOMENT_S: Final = 600.0
 # Marks are entries without bytes.  They are evicted when they were not asked for so long.
 _FORGET_MARKS_S: Final = 30 * 86_400.0
@@ -47,7 +54,9 @@ class Cache:
         self.path = Path(directory or Path(tempfile.gettempdir(), f"riverbed-spark-{os.getuid()}")).absolute()
         self.most_bytes = most_bytes
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self.path.stat().st_uid != os.getuid():
+        # Where all may write, another user may have made the directory that is named after this one, or a link.
+        found = self.path.stat(follow_symlinks=directory is not None)
+        if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
             raise SourceError(f"{self.path} belongs to another user; choose another cacheDirectory")
 
     def get(self, identity: str, make: Callable[[Path], None]) -> Path:
@@ -57,7 +66,7 @@ class Cache:
         """
         path = self._path(identity)
         while not self.hold(path):
-            with self._alone(path.name):
+            with self._alone(path):
                 if not path.exists():
                     self._make(path, make)
         return path
@@ -68,10 +77,13 @@ class Cache:
         return path if self.hold(path) else None
 
     def _path(self, identity: str) -> Path:
-        return self.path / hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
+        return self.path / f"{_ENTRY}{hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()}"
 
     def hold(self, path: Path) -> bool:
-        """Protect the entry that has `path` from eviction -> whether `path` exists.  Locks nothing elsewhere."""
+        """Protect the entry that has `path` from eviction -> whether `path` exists.  Locks nothing elsewhere.
+
+        Raises SourceError for an entry that another user has put there, whose contents could be anything.
+        """
         if self.path not in path.parents:
             return path.exists()
         entry = self.path / path.relative_to(self.path).parts[0]
@@ -79,9 +91,12 @@ class Cache:
             os.close(_held.pop(entry))
         if entry not in _held:
             try:
-                fd = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = os.open(entry, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 return False
+            if os.fstat(fd).st_uid != os.getuid():
+                os.close(fd)
+                raise SourceError(f"{entry} belongs to another user; choose another cacheDirectory")
             fcntl.flock(fd, fcntl.LOCK_SH)
             if not _is_at(entry, fd):  # evicted before it was locked
                 os.close(fd)
@@ -94,9 +109,10 @@ class Cache:
         return path.exists()
 
     @contextlib.contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
+    def _alone(self, entry: Path) -> Iterator[None]:
         """Let only one process at a time make an entry; the others wait for it."""
-        fd = os.open(self.path / f".lock-{name[:2]}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = self.path / f".lock-{_digest(entry)[:2]}"
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -112,7 +128,7 @@ class Cache:
         finally:
             shutil.rmtree(working, ignore_errors=True)
         # To look for what to evict takes a look at each entry.  Marks, of which there may be thousands, take no room.
-        if any(path.iterdir()) or path.name.startswith(_WHEN_MARKS_EVICT):
+        if any(path.iterdir()) or _digest(path).startswith(_WHEN_MARKS_EVICT):
             self.evict(keep=path)
 
     def _temporary(self) -> Path:
@@ -124,10 +140,10 @@ class Cache:
         entries = []
         for entry in self.path.iterdir():
             with contextlib.suppress(OSError):
-                used = entry.stat().st_mtime
-                if not entry.name.startswith("."):
+                used = entry.lstat().st_mtime
+                if _ENTRY_NAME.fullmatch(entry.name):
                     entries.append((used, _size(entry), entry))
-                elif entry.name.startswith(_TEMPORARY) and now - used > _ABANDONED_S:
+                elif _TEMPORARY_NAME.fullmatch(entry.name) and now - used > _ABANDONED_S:
                     shutil.rmtree(entry, ignore_errors=True)
         total = sum(size for _, size, _ in entries)
         for used, size, entry in sorted(entries):
@@ -139,7 +155,7 @@ class Cache:
     def _remove(self, entry: Path) -> bool:
         """Delete an entry unless a reader holds it -> whether it was deleted."""
         with contextlib.suppress(OSError):
-            fd = hold_directory(entry)
+            fd = hold_directory(entry, may_be_link=False)
             if fd is None:
                 return False
             try:
@@ -150,6 +166,10 @@ class Cache:
             finally:
                 os.close(fd)
         return False
+
+
+def _digest(entry: Path) -> str:
+    return entry.name.removeprefix(_ENTRY)
 
 
 def _is_at(path: Path, fd: int) -> bool:

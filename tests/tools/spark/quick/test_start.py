@@ -55,7 +55,7 @@ def test_java_takes_the_classes_of_spark_from_an_archive_that_is_made_once(tmp_p
         assert sum("shared objects file (top)" in line for line in loaded) > 0.95 * len(loaded) > 1000
         made.append([(path.name, path.stat().st_ino) for path in cache.rglob("*.jsa")])
     assert made[0] == made[1] and len(made[0]) == 1
-    assert [path for path in cache.iterdir() if path.name.startswith(".temp-")] == []
+    assert [path for path in cache.iterdir() if path.name.startswith(".riverbed-")] == []
 
 
 def test_what_was_to_be_given_to_java_is_still_given_once(monkeypatch: pytest.MonkeyPatch) -> None:

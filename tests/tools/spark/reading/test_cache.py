@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.tools.spark.errors import SourceError
 from riverbed.tools.spark.reading import cache as cache_module
 from riverbed.tools.spark.reading.cache import Cache
 
@@ -50,7 +51,7 @@ def test_an_entry_is_made_once_however_many_ask_for_it(tmp_path: Path) -> None:
         thread.join()
 
     assert len(made) == 1
-    assert [path for path in tmp_path.iterdir() if path.name.startswith(".temp-")] == []
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".riverbed-")] == []
 
 
 def test_what_cannot_be_made_leaves_nothing_and_is_made_the_next_time(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_what_this_process_asked_for_is_not_taken_from_under_it(tmp_path: Path) 
 def test_what_is_only_a_mark_goes_after_a_month_and_what_a_kill_has_left_after_a_day(tmp_path: Path) -> None:
     cache = Cache(str(tmp_path), 1000)
     month, week = put(cache, "month", 0, age_s=31 * 86_400), put(cache, "week", 0, age_s=7 * 86_400)
-    left, at_work = tmp_path / ".temp-left", tmp_path / ".temp-at-work"
+    left, at_work = (tmp_path / f".riverbed-{number:012x}" for number in range(2))
     for path in (left, at_work):
         path.mkdir()
     os.utime(left, (time.time() - 2 * 86_400,) * 2)
@@ -119,6 +120,37 @@ def test_what_is_only_a_mark_goes_after_a_month_and_what_a_kill_has_left_after_a
 def test_entries_are_for_their_owner_alone_in_a_folder_for_all(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert put(Cache(str(tmp_path), 1000), "entry").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_is_not_of_the_cache_stays(tmp_path: Path) -> None:
+    names = ("thesis", "0" * 32, "riverbed-data", ".riverbed-mine", ".temp-0123456789ab")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+        os.utime(tmp_path / name, (0, 0))
+    cache = Cache(str(tmp_path), 0)
+    entry = put(cache, "entry", age_s=5000)
+
+    cache.evict()
+    assert not entry.exists()
+    assert [name for name in names if not (tmp_path / name / "file").exists()] == []
+
+
+def test_a_link_that_another_user_may_have_made_is_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / f"riverbed-spark-{os.getuid()}").symlink_to("home")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(SourceError, match="belongs to another user; choose another cacheDirectory"):
+        Cache(None, 0)
+
+
+def test_an_entry_of_another_user_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(str(tmp_path), 1000)
+    put(cache, "entry")
+    owner = os.getuid()
+    monkeypatch.setattr("os.getuid", lambda: owner + 1)
+    with pytest.raises(SourceError, match="belongs to another user; choose another cacheDirectory"):
+        cache.get("entry", lambda working: None)
 
 
 def test_a_path_outside_of_the_cache_is_left_alone(tmp_path: Path) -> None:
