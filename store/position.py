@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+# Redis's protocol has replication offsets of 63 bits, and a server counts on from the one that it has read.
+MAX_OFFSET: Final = (1 << 62) - 1
 
 
 class LogPosition(NamedTuple):

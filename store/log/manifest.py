@@ -27,7 +27,7 @@ import dataclasses
 import io
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -40,6 +40,7 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.text import quote_text, split_text
 from riverbed.store.layout import base_name, incr_name
+from riverbed.store.position import MAX_OFFSET
 from riverbed.store.replication_id import MAX_OLDER, Branch, ReplicationIds
 
 MAX_LINE: Final = 1024
@@ -145,7 +146,7 @@ class Manifest:
         The file before it has `last_size` bytes; `first_seq` is the number of the log's first incr.
         """
         seq = max((file.seq for file in (*self.incrs, *self.history)), default=first_seq - 1) + 1
-        file = LogFile.incr(seq, offset)
+        file = LogFile.incr(_free(seq, incr_name, self), offset)
         base, incrs = self.base, self.incrs
         if incrs:
             incrs = (*incrs[:-1], dataclasses.replace(incrs[-1], size=last_size))
@@ -157,10 +158,7 @@ class Manifest:
     def next_base(self, size: int, command_bytes: int) -> LogFile:
         """The next base of ours, under a name that no file of the log has."""
         seq = 1 + (self.base.seq if self.base is not None else 0)
-        names = {file.name for file in (*self.files, *self.history)}
-        while base_name(seq) in names:
-            seq += 1
-        return LogFile.base(seq, size, command_bytes)
+        return LogFile.base(_free(seq, base_name, self), size, command_bytes)
 
     def begun_with(self, base: LogFile, from_seq: int) -> Manifest:
         """This manifest, but `base` is followed by incr `from_seq`; every file before that becomes history."""
@@ -170,6 +168,14 @@ class Manifest:
         ends = {file.name: following.start_offset for file, following in pairwise(self.incrs) if file.is_checksummed}
         history = (*self.history, *(file.as_history(ends.get(file.name)) for file in behind))
         return dataclasses.replace(self, base=base, history=history, incrs=incrs)
+
+
+def _free(seq: int, name: Callable[[int], str], manifest: Manifest) -> int:
+    """The first number from `seq` on whose name no file of the log has: Redis lists files under any names."""
+    names = {file.name for file in (*manifest.files, *manifest.history)}
+    while name(seq) in names:
+        seq += 1
+    return seq
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -246,7 +252,7 @@ def parse(data: bytes, file: str) -> Manifest:
                 is_ours = is_ours or entry.is_ours
                 if entry.name in names:  # a file of the log would be deleted as history
                     raise ValueError(f"{entry.name!r} is listed twice")
-                if entry.name == Path(file).name:
+                if entry.name in (Path(file).name, _temporary(Path(file)).name):
                     raise ValueError("the manifest lists itself")
                 names.add(entry.name)
                 if entry.type is FileType.BASE:
@@ -273,7 +279,7 @@ def _parse_replids(line: bytes) -> ReplicationIds:
     found = _REPLIDS.fullmatch(line)
     if found is None:
         raise ValueError("malformed line about the replication id")
-    return ReplicationIds(found[1].decode(), found[2].decode(), int(found[3]))
+    return ReplicationIds(found[1].decode(), found[2].decode(), _bounded(found[3].decode()))
 
 
 def _with_store(replids: ReplicationIds | None, line: bytes) -> ReplicationIds:
@@ -287,7 +293,7 @@ def _with_older(replids: ReplicationIds | None, line: bytes) -> ReplicationIds:
     found = _OLDER.fullmatch(line)
     if found is None or replids is None or len(replids.older) >= MAX_OLDER:
         raise ValueError("malformed line about an older replication id, or one that follows no replication id")
-    return dataclasses.replace(replids, older=(*replids.older, Branch(found[1].decode(), int(found[2]))))
+    return dataclasses.replace(replids, older=(*replids.older, Branch(found[1].decode(), _bounded(found[2].decode()))))
 
 
 def _parse_line(line: bytes) -> LogFile:
@@ -333,7 +339,14 @@ def _number(pairs: dict[str, str], key: str) -> int | None:
         return None
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{key} is not a number: {text!r}")
-    return int(text)
+    return _bounded(text)
+
+
+def _bounded(text: str) -> int:
+    number = int(text)
+    if number > MAX_OFFSET:
+        raise ValueError(f"{text} is more than {MAX_OFFSET}")
+    return number
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -359,7 +372,7 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
     Raises OSError with the old file untouched, or `ReplacedError` when the file was replaced but not made durable: then
     a crash may leave either of the two.
     """
-    temporary = path.with_name(f"temp-{path.name}")
+    temporary = _temporary(path)
     try:
         write_file(temporary, [serialize(manifest)], files)
         # Also makes the names of new files durable before the manifest lists them.
@@ -373,6 +386,10 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
         files.sync_directory(path.parent)
     except OSError as error:
         raise ReplacedError(error.errno, f"the manifest was replaced but not synced: {error}") from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"temp-{path.name}")
 
 
 class ReplacedError(OSError):

@@ -14,15 +14,12 @@ from riverbed.store.checksum import crc32c
 from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
 from riverbed.store.format.rows import FORMAT_VERSION, OLDEST_VERSION
 from riverbed.store.layout import DATA_NAME, STREAMS_NAME
-from riverbed.store.position import LogPosition
+from riverbed.store.position import MAX_OFFSET, LogPosition
 
 SNAPSHOT_FORMAT: Final = "riverbed-snapshot"
 SNAPSHOT_VERSION: Final = 1
 MAX_MANIFEST_BYTES: Final = 1 << 20
-
 _MAX_NUMBER: Final = (1 << 64) - 1
-# Redis's protocol has replication offsets of 63 bits, and the server that is restored counts on from this one.
-_MAX_OFFSET: Final = (1 << 62) - 1
 _GUARD = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
 
 
@@ -162,7 +159,7 @@ def _decode_digest(values: dict[str, Any]) -> FileDigest:
 
 def _offset(value: Any) -> int:
     offset = checked_number(value)
-    if offset > _MAX_OFFSET:
+    if offset > MAX_OFFSET:
         raise ValueError(f"no replication offset: {value!r}")
     return offset
 

@@ -112,6 +112,15 @@ def test_a_manifest_of_redis_is_read() -> None:
         (b'file "a seq 1 type b\n', "quote"),
         (b'file "a"b seq 1 type b\n', "quote"),
         (b"file a seq 1 type b startoffset x\n", "startoffset is not a number"),
+        (
+            b"file a seq 1 type b startoffset 9999999999999999999\n",
+            "9999999999999999999 is more than 4611686018427387903",
+        ),
+        (b"file a seq 4611686018427387904 type i\n", "is more than 4611686018427387903"),
+        (b"#RB:replid " + b"a" * 40 + b" " + b"b" * 40 + b" 4611686018427387904\n", "is more than"),
+        (REPLID_LINE + b"#RB:older " + b"a" * 40 + b" 4611686018427387904\n", "is more than"),
+        (b'file "the manifest" seq 1 type i\n', "the manifest lists itself"),
+        (b'file "temp-the manifest" seq 1 type i\n', "the manifest lists itself"),
         (b"file a seq 1 type b checksum md5\n", "unknown checksum"),
         (b"file a seq 1 type b\nfile b seq 2 type b\n", "second base"),
         (b"file a seq 2 type i\nfile b seq 2 type i\n", "do not increase"),
@@ -135,6 +144,13 @@ def test_a_malformed_manifest_is_refused_with_its_reason(data: bytes, reason: st
 
 def test_the_refusal_names_the_byte_where_the_line_begins() -> None:
     assert refusal(b"file a seq 1 type b\nfile b seq 1 type x\n").offset == 20
+
+
+def test_a_new_file_takes_no_name_that_the_log_has() -> None:
+    base = LogFile("appendonly.aof.2.incr.aof", 7, FileType.BASE)
+    history = LogFile("appendonly.aof.3.incr.aof", 1, FileType.HISTORY)
+    manifest = Manifest(base, (history,), (LogFile("appendonly.aof.1.incr.aof", 1, FileType.INCR),))
+    assert manifest.continued(0, 0, 1)[1].name == "appendonly.aof.4.incr.aof"
 
 
 def test_a_line_may_be_as_long_as_redis_reads_it() -> None:

@@ -35,6 +35,9 @@ _STAGING: Final = "staging-"
 _LOCK: Final = f"{_FOLDER}/lock"
 _WHOLE = re.compile(r"([0-9]{8})\.json")
 _BEGUN = re.compile(r"([0-9]{8})\.begun\.json")
+_STAGED = re.compile(rf"{_FOLDER}/{_STAGING}[0-9a-f]{{8}}")
+# A file that Spark has written: its folders are its key and its day, and no part of the name leads elsewhere.
+_EXPORTED = re.compile(r"(?:[A-Za-z]+=[^/\0]+/)*part-[^/\0]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +81,9 @@ class Ledger:
             if others:
                 raise Failure(f"{self._files.root} exists and is not an export: it has {others[0]}")
         if whole:
-            self.last = self._read(f"{_FOLDER}/{whole[-1]:08}.json")
+            self.last = self._read(whole[-1], f"{_FOLDER}/{whole[-1]:08}.json")
         if begun:
-            self._finish(self._read(_begun(begun[-1])))
+            self._finish(self._read(begun[-1], _begun(begun[-1])))
         for name in names:
             if name.startswith(_STAGING):
                 self._files.delete(f"{_FOLDER}/{name}")
@@ -120,7 +123,8 @@ class Ledger:
         self._files.move(_begun(run.run), f"{_FOLDER}/{run.run:08}.json")
         self.last = run
 
-    def _read(self, name: str) -> Run:
+    def _read(self, number: int, name: str) -> Run:
+        """The list of run `number`, which must not have files moved but those of an export: others may write here."""
         path = self._files.path(name)
         try:
             values = json.loads(self._files.read(name))
@@ -128,7 +132,12 @@ class Ledger:
                 raise Failure(f"{path} is not the list of an export")
             if not 1 <= (version := values.pop("version")) <= _VERSION:
                 raise Failure(f"{path} has version {version}; this program knows 1 to {_VERSION}")
-            return Run(**values)
+            run = Run(**values)
+            if run.run != number or _STAGED.fullmatch(run.staging) is None:
+                raise ValueError(f"run {run.run!r}, staged in {run.staging!r}")
+            if stray := [file for file in run.files if _EXPORTED.fullmatch(file) is None]:
+                raise ValueError(f"{stray[0]!r} is no file of an export")
+            return run
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Failure(f"{path} is damaged: {error!r}") from error
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.dataset as ds
@@ -327,6 +329,36 @@ def test_a_directory_that_is_not_an_export_is_refused(
         result = run("export", snapshot, tmp_path / name.split("/")[0])
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         assert reason in result.stderr
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"staging": "../victim", "files": ["part-precious"]},
+        {"staging": "_riverbed/staging-01234567/../../../victim", "files": ["part-precious"]},
+        {"files": ["../victim/part-precious"]},
+        {"files": ["key=x/../../victim/part-precious"]},
+        {"files": ["key=x/date=y/precious"]},
+        {"files": ["_riverbed/part-precious"]},
+        {"files": [7]},
+        {"run": 2},
+        {"run": "1"},
+    ],
+)
+def test_a_list_that_was_forged_has_no_file_moved(
+    spark: SparkSession, server: RiverbedServer, client: redis.Redis, tmp_path: Path, forged: dict[str, Any]
+) -> None:
+    client.xadd("s", {"n": 1})
+    run_1 = Run(1, {}, "snapshot", 1, 1, None, 1, 1, ["part-0"], {}, "_riverbed/staging-01234567")
+    document = {"format": "riverbed-export", "version": 2, **asdict(run_1), **forged}
+    (tmp_path / "out" / "_riverbed").mkdir(parents=True)
+    (tmp_path / "out" / "_riverbed" / "00000001.begun.json").write_text(json.dumps(document))
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "part-precious").touch()
+    result = run("export", freeze(server, tmp_path / "s"), tmp_path / "out")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "00000001.begun.json is damaged: " in result.stderr
+    assert (tmp_path / "victim" / "part-precious").exists()
 
 
 # -- kills -------------------------------------------------------------------------------------------------------------
