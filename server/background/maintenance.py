@@ -138,8 +138,8 @@ class Maintenance:
         self._cycles += 1
         now_ms = self._core.now_ms()
         txn = self._engine.txn
-        # replicas would never come level if writes are held and keys expire
-        if not self._gate.holds_writes and self._clock.monotonic() >= self._expire_again_s:
+        # a replica that is to take over would not be level with what expires meanwhile
+        if not self._gate.is_paused and self._clock.monotonic() >= self._expire_again_s:
             mark = txn.mark()
             try:
                 self._expire(now_ms)

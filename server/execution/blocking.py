@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from riverbed.server.execution.calls import Calls
     from riverbed.server.execution.control.watches import Watches
     from riverbed.server.execution.delivery import Delivery
+    from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.ticks import Turns
     from riverbed.server.protocol.replies import Reply
     from riverbed.store.groups.group import Group
@@ -46,9 +47,12 @@ _BREAKING: Final = frozenset(Change) - {Change.GROUP_REMOVED, Change.RELEASED}
 class Blocking:
     """Blocks clients, and runs their commands again when there may be something for them."""
 
-    def __init__(self, core: Core, turns: Turns, calls: Calls, delivery: Delivery, watches: Watches) -> None:
+    def __init__(
+        self, core: Core, turns: Turns, gate: Gate, calls: Calls, delivery: Delivery, watches: Watches
+    ) -> None:
         self._core = core
         self._turns = turns
+        self._gate = gate
         self._calls = calls
         self._delivery = delivery
         self._loop = asyncio.get_running_loop()
@@ -66,6 +70,7 @@ class Blocking:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_due = False  # the timer has fired: the next tick looks for those whose moment has come
+        self._held: dict[Session, None] = {}  # to be tried again when no pause holds clients back
 
     def block(self, session: Session, block: Block) -> None:
         """Block the client, with this command."""
@@ -84,6 +89,8 @@ class Blocking:
 
     def begin_tick(self) -> None:
         """Serve clients whose moment has come, that had no turn in the last tick, or whose keys have changed since."""
+        if self._held and not self._gate.is_paused:
+            self._let_go_on()
         if self._is_due:
             self._serve_due()
         self._served = 0
@@ -225,6 +232,14 @@ class Blocking:
         self._is_due = True
         self._turns.want_tick()
 
+    def _let_go_on(self) -> None:
+        """Have the clients be tried again whose moment came in a pause."""
+        held, self._held = self._held, {}
+        for session in held:
+            if session.blocked is not None:
+                self.waiters.postpone(session, 0)
+        self._is_due = True
+
     def _serve_due(self) -> None:
         """Answer the clients whose time is up, and run the commands again that are to be tried now."""
         self._is_due = False
@@ -242,6 +257,9 @@ class Blocking:
                 wish = None if block.topics is None or None in block.topics else (session.db, block.keys, block.topics)
                 if self.waiters.is_over(session, now_ms):
                     self.end_settled(session, NULL_ARRAY if block.on_timeout is None else block.on_timeout())
+                elif self._gate.is_paused:
+                    self._held[session] = None
+                    self.waiters.postpone(session, None)
                 elif wish in in_vain:
                     self.waiters.postpone(session, in_vain[wish], self._core.monotonic_ahead_ms())
                 else:

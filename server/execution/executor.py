@@ -96,7 +96,7 @@ class Executor:
         self.outbox = Outbox(core, self, self.failures)
         calls = Calls(core, no_session, self.failures)
         self.timing = calls.timing
-        self.blocking = Blocking(core, self, calls, delivery, self.watches)
+        self.blocking = Blocking(core, self, gate, calls, delivery, self.watches)
         self.waiters = self.blocking.waiters
         admission = Admission(core, gate, self.watches)
         monitors = Monitors(core, gate, delivery.push)

@@ -51,7 +51,6 @@ class Gate:
         self.is_loading = not engine.is_loaded
         self.is_monitored = False  # every command is shown to a client
         self.is_paused = False  # commands wait, or only writes
-        self.holds_writes = False  # writes wait, in a pause that no client can end
         self.levels_replicas = False  # they wait so that replicas come level
         self.stalls_writes = False  # commands under way in slices wait as well, those that write
         self.on_change: Callable[[], None] = lambda: None
@@ -71,6 +70,7 @@ class Gate:
     def refresh(self) -> None:
         """Apply a reason that may have changed."""
         self._txn.is_short_of_space = self._refusals.reason is not None
+        self._txn.holds_expired = self.is_paused
         self.on_change()
 
     @property

@@ -33,10 +33,13 @@ class Database(StreamCache):
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def stream(self, key: bytes, now_ms: int) -> Stream | None:
-        """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed."""
+        """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed.
+
+        On a replica, and while clients are paused, the key is only hidden.
+        """
         stream = self.look_up(key)
         if stream is not None and stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:
-            if not self.txn.follows:
+            if not (self.txn.follows or self.txn.holds_expired):
                 self.expire(stream)
             return None
         return stream
@@ -82,6 +85,8 @@ class Database(StreamCache):
         checkpoint, like the row of any changed stream.
         """
         txn = self.txn
+        if txn.holds_expired:
+            self._expire_hidden(key)
         stream = Stream(txn, self, key, txn.next_stream_no)
         txn.next_stream_no += 1
         self._link(stream)
@@ -113,6 +118,8 @@ class Database(StreamCache):
 
     def move(self, stream: Stream, target: Database) -> None:
         """Move `stream` to the database `target`, where its key must be free.  Logs MOVE."""
+        if self.txn.holds_expired:
+            target._expire_hidden(stream.key)
         self._unlink(stream)
         groups = self._groups.pop(stream, None)
         if groups is not None:
@@ -196,6 +203,12 @@ class Database(StreamCache):
             return []
         packed = {streams.key_key(self.keyspace_no, key): key for key in keys}
         return [packed[found] for found, _ in self.txn.cursor("keys").getmulti(list(packed))]
+
+    def _expire_hidden(self, key: bytes) -> None:
+        """Delete a stream that has expired and is in the way of another one."""
+        hidden = self.look_up(key)
+        if hidden is not None:
+            self.expire(hidden)
 
     # -- how they do it ------------------------------------------------------------------------------------------------
 

@@ -81,7 +81,6 @@ class Pauses:
     def _set_gate(self) -> None:
         gate = self._gate
         gate.is_paused = self._until_ms > 0 or bool(self._holds)
-        gate.holds_writes = bool(self._holds)
         gate.levels_replicas = bool(self._holds - {Hold.DISK})
         # while the server stops, sliced writes go on, so that none is left half done
         gate.stalls_writes = gate.is_paused and Hold.STOP not in self._holds
