@@ -220,11 +220,11 @@ class Failures:
             return
         self._break_watches()
         for session in self._turns.answered():
-            session.out[:] = [wire if is_settled(wire) else _undone(wire, refusal) for wire in session.out]
+            session.out[:] = [wire if is_settled(wire) else self._taken_back(wire, refusal) for wire in session.out]
             if session.long_reply is not None and not session.long_reply.is_settled:
                 self._undo_long_reply(session, session.long_reply, refusal)
         for session, kept_part in self.sliced_commands.undone():
-            self._delivery.answer(session, _refusal(refusal, kept_part))
+            self._delivery.answer(session, self._refusal(refusal, kept_part))
             self._turns.resume(session)
         self._gate.refresh()
 
@@ -238,13 +238,28 @@ class Failures:
     def _undo_long_reply(self, session: Session, reply: LongReply, refusal: Refusal) -> None:
         """Replace a long reply, of which nothing was sent, by an error, or by what stays of its transaction."""
         if reply.undo is not None:
-            reply.undo(_refusal(refusal))
+            reply.undo(self._refusal(refusal))
             reply.is_settled = True
             return
         session.end_long_reply()
-        self._delivery.answer(session, _refusal(refusal, reply.kept))
+        self._delivery.answer(session, self._refusal(refusal, reply.kept))
         session.release_pushes()
         self._turns.resume(session)
+
+    def _taken_back(self, wire: bytes, refusal: Refusal) -> bytes:
+        """The reply that replaces one that may rest on undone changes."""
+        if isinstance(wire, Mixture):
+            line = self._refusal(refusal, times=wire.lasting.count(None))
+            parts = [line if part is None else part for part in wire.lasting]
+            return Settled(array_header(len(parts)) + b"".join(parts))
+        count = count_replies(wire)
+        return Settled(self._refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"", count) * count)
+
+    def _refusal(self, refusal: Refusal, kept: bytes = b"", times: int = 1) -> Settled:
+        """The reply to a command that was undone, except for its `kept` part; counted as so many errors."""
+        error = partial_error(kept, MISCONF[refusal].encode())
+        self._stats.count_error(error, times)
+        return Settled(error_line(error))
 
     def _answer_nothing(self) -> None:
         """Cut off the clients whose replies rest on this tick: only the next start finds out what was done."""
@@ -261,17 +276,3 @@ def _has_settled_replies(session: Session) -> bool:
     """Whether all replies of the client are true however the commit has ended."""
     has_replies = bool(session.out) and session.long_reply is None
     return has_replies and all(map(is_settled, session.out))
-
-
-def _undone(wire: bytes, refusal: Refusal) -> bytes:
-    """The reply that replaces one that may rest on undone changes."""
-    if isinstance(wire, Mixture):
-        line = _refusal(refusal)
-        parts = [line if part is None else part for part in wire.lasting]
-        return Settled(array_header(len(parts)) + b"".join(parts))
-    return Settled(_refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"") * count_replies(wire))
-
-
-def _refusal(refusal: Refusal, kept: bytes = b"") -> Settled:
-    """The reply to a command that was undone, except for its `kept` part."""
-    return Settled(error_line(partial_error(kept, MISCONF[refusal].encode())))

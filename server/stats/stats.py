@@ -358,13 +358,13 @@ class Stats:
         """The commands that were called or rejected since the last reset, by name."""
         return sorted((name, row) for name, row in self._commands.items() if row.calls or row.rejected)
 
-    def count_error(self, text: bytes) -> None:
+    def count_error(self, text: bytes, times: int = 1) -> None:
         """Count an error reply by its code, the first word.  Codes beyond the first 128 share one line."""
         code = text.partition(b" ")[0]
         if code not in self.errors and len(self.errors) >= ERROR_CODES:
             code = OTHER_ERRORS
-        self.errors[code] = self.errors.get(code, 0) + 1
-        self.error_replies += 1
+        self.errors[code] = self.errors.get(code, 0) + times
+        self.error_replies += times
 
     def count_lookup(self, found: bool, times: int = 1) -> None:
         """Count a read command's lookup of a key."""

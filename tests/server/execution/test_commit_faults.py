@@ -119,6 +119,8 @@ def test_every_reply_is_true_whichever_file_operation_of_a_commit_fails(
                 files = rotation.ticks.files
                 files.fail(operation, number, after=after)
                 replies = await rotation.write()
+                refused = [reply for reply in replies.values() if reply is not None and reply.startswith(b"-")]
+                assert rotation.ticks.executor.stats.error_replies == len(refused), what
                 assert_replies_are_true(replies, await rotation.held(), f"live, {what}")
                 sent = {key for key in replies if b"\r\n%b\r\n" % key in rotation.replica}
                 assert_replies_are_true(replies, sent, f"replica, {what}")

@@ -199,6 +199,7 @@ def test_the_reply_tells_what_was_done_whichever_file_operation_of_a_slice_fails
                 case.client.send(COMMANDS[name])
                 reply = await finish(case.client)
                 if reply is not None:
+                    assert case.ticks.executor.stats.error_replies == reply.startswith(b"-"), what
                     kept = told(reply)
                     assert kept in states, f"{what}: {reply!r}"
                     seen.add(kept)
