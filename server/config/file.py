@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import read_named_file
 from riverbed.store.errors import UnsafeFileError
 from riverbed.store.format.text import quote_text, split_text
@@ -125,24 +126,25 @@ def render_line(name: str, words: list[str]) -> str:
 
 
 def replace_file(path: Path, lines: list[str]) -> None:
-    """Replace `path` so that a crash leaves the old file or the new one.  Keeps its permissions.  Raises OSError.
+    """Replace `path` so that a crash leaves the old file or the new one.  Keeps its user, group and mode.
+
+    Raises OSError.
 
     A file that was deleted is made again, for its owner alone.
     """
     import tempfile
 
     target = path.resolve()  # a link stays a link
-    try:
-        mode = stat.S_IMODE(target.stat().st_mode)
-    except FileNotFoundError:
-        mode = 0o600
+    old = target.stat() if target.exists() else None
     fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(os.fsencode("\n".join(lines)))
             file.flush()
-            os.fchmod(file.fileno(), mode)
+            os.fchmod(file.fileno(), 0o600 if old is None else stat.S_IMODE(old.st_mode))
             os.fsync(file.fileno())
+        if old is not None:
+            give(Path(temporary), old)
         os.rename(temporary, target)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

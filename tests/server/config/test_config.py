@@ -10,7 +10,7 @@ import hiredis
 import pytest
 
 from riverbed.server.config.config import Config
-from riverbed.server.config.file import ConfigFileError
+from riverbed.server.config.file import ConfigFileError, replace_file
 from riverbed.server.config.kinds import BadValueError, OutputLimit, memory_text, parse_memory
 from riverbed.server.config.rewrite import rewrite
 from riverbed.server.config.settings import SETTINGS
@@ -385,6 +385,19 @@ def test_rewrite_wins_over_an_included_file(write_file: WriteFile, tmp_path: Pat
     again = Config.load([str(path)])
     assert (again.timeout, again.maxclients) == (7, 5)
     assert "maxclients" not in path.read_text()
+
+
+def test_rewrite_leaves_the_file_to_its_owner(
+    write_file: WriteFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("os.chown", lambda path, user, group, **how: given.append((Path(path).parent, user, group)))
+    path = write_file("maxclients 7")
+    owner = path.stat()
+    replace_file(path, ["maxclients 8"])
+    assert given == [(path.parent, owner.st_uid, owner.st_gid)]
+    assert path.read_text() == "maxclients 8"
 
 
 def test_rewrite_keeps_permissions_and_links_and_leaves_no_other_file(write_file: WriteFile, tmp_path: Path) -> None:

@@ -49,6 +49,23 @@ def put_a_file_there(directory: Path) -> None:
 WAYS: list[Callable[[Path], object]] = [move, replace, link, put_a_file_there, shutil.rmtree]
 
 
+def test_a_store_whose_log_may_not_be_written_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Store(tmp_path, files=None).engine.close()
+    asked = []
+
+    def denied(path: Path, mode: int, **how: object) -> bool:
+        asked.append(mode)
+        return path.name != "appendonlydir"
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.access", denied)
+        with pytest.raises(PermissionError) as caught:
+            Store(tmp_path, files=None)
+    assert caught.value.filename == str(tmp_path / "appendonlydir")
+    assert os.W_OK | os.X_OK in asked
+    Store(tmp_path, files=None).engine.close()
+
+
 @pytest.mark.parametrize("how", WAYS)
 def test_it_is_gone_when_its_path_leads_elsewhere(directory: Path, how: Callable[[Path], object]) -> None:
     fd = os.open(directory, os.O_RDONLY)
