@@ -202,6 +202,7 @@ class Engine:
         try:
             for batch in batches:
                 for requests in batch.pieces():
+                    replay.require_selected(txn, requests)
                     replay.execute_requests(txn, self._execute, requests)
                     txn.drop_log()
             if self.log.end.position == 0:

@@ -15,6 +15,7 @@ from typing import Final
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import ReplayError
+from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.reader import Batch, TornTail
 from riverbed.store.position import LogPosition
@@ -180,6 +181,18 @@ def execute_requests(
             refused += 1
         at += 1
     return refused
+
+
+def require_selected(txn: WriteTxn, requests: Sequence[LoggedRequest]) -> None:
+    """Raise ReplayError when a command is to run on a database and no SELECT has come before it."""
+    if txn.log_db != NO_DATABASE:
+        return
+    for words in requests:
+        name = b"" if isinstance(words, Run) else words[0].upper()
+        if name == b"SELECT":
+            return
+        if name not in _WITHOUT_EFFECT and name not in _OF_NO_DATABASE:
+            raise ReplayError("no SELECT came before a command that needs it")
 
 
 def execute_logged(txn: WriteTxn, execute: Execute, words: list[bytes]) -> None:

@@ -254,6 +254,22 @@ def test_a_batch_that_does_not_fit_changes_nothing(bad: Words, at: int) -> None:
         assert raw.state() == words.state()
 
 
+def test_commands_before_any_select_are_not_taken() -> None:
+    """`check` refuses a log that has them."""
+    add = [b"XADD", b"s", b"1-1", b"f", b"v"]
+    with replicas() as (raw, words):
+        for replica in (raw, words):
+            for batch in ([add], [[b"MULTI"], [b"SWAPDB", b"0", b"1"], add, [b"EXEC"]]):
+                before = replica.store.dump(), replica.store.engine.log.end
+                stream = LogStream(0, 1 << 20)
+                stream.feed(log_bytes([batch]))
+                found = stream.next()
+                assert found is not None
+                with pytest.raises(ReplayError, match="no SELECT came before"):
+                    replica.apply([found])
+                assert (replica.store.dump(), replica.store.engine.log.end) == before
+
+
 def test_a_command_that_is_left_out_is_noticed() -> None:
     """The comparison of this file finds what it is there for."""
 

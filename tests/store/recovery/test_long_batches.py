@@ -17,7 +17,7 @@ from riverbed.store.log.streamed.batch import StreamedBatch, data_of
 from riverbed.store.log.streamed.stream import LogStream
 from tests.store.recovery.test_applying import Replica, log_bytes, replicas
 
-SHORT = [[b"XADD", b"s", b"1-1", b"f", b"v"]]
+SHORT = [[b"SELECT", b"0"], [b"XADD", b"s", b"1-1", b"f", b"v"]]
 CLAIM_END = [b"TIME", b"5", b"RETRYCOUNT", b"1", b"FORCE", b"JUSTID", b"LASTID", b"2-499"]
 LONG = [
     [b"MULTI"],
