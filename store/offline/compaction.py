@@ -365,7 +365,7 @@ class Compaction:
 
 @contextlib.contextmanager
 def _opened(directory: Path, *, readonly: bool = False) -> Iterator[Tables]:
-    tables = Tables(directory, DEFAULT_MAP_BYTES, readonly=readonly)
+    tables = Tables(directory, DEFAULT_MAP_BYTES, readonly=readonly, checks_pages=True)
     try:
         yield tables
     finally:

@@ -168,7 +168,7 @@ def _open_state(directory: Path) -> Iterator[Tables]:
         what = "holds no tables yet" if directory.is_dir() else "is not a directory"
         raise SnapshotError(f"{directory} {what}: there is no {directory / STATE_DIRECTORY / DATA_NAME}")
     try:
-        tables = Tables(directory, _MAP_BYTES, readonly=True)
+        tables = Tables(directory, _MAP_BYTES, readonly=True, checks_pages=True)
     except lmdb.NotFoundError:
         raise SnapshotError(f"the store in {directory} was never checkpointed") from None
     except lmdb.Error as error:

@@ -50,7 +50,11 @@ from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.options import map_for_file
 from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.mapped import MappedFile
-from riverbed.store.tables.data_file.soundness import refuse_broken_pages, require_whole
+from riverbed.store.tables.data_file.soundness import (
+    refuse_broken_pages,
+    refuse_broken_pages_in_use,
+    require_whole,
+)
 from riverbed.store.tables.upgrade import upgrade
 
 TABLES: Final = (
@@ -107,6 +111,7 @@ class Tables:
         syncs_later: bool = False,
         commits_later: bool = False,
         is_draft: bool = False,
+        checks_pages: bool = False,
     ) -> None:
         """Open or create `directory`/state.  Raises StoreError, lmdb.Error, OSError.
 
@@ -114,7 +119,8 @@ class Tables:
         lock file.  With `syncs_later` a commit does not wait for the disk, and `sync` must come before the next commit,
         see `power_loss.py`.  With `commits_later` missing tables are created in the transaction that the first call of
         `begin` returns, and the handles are valid until that transaction is aborted.  With `is_draft` no commit waits
-        for the disk, and a power cut may leave anything.
+        for the disk, and a power cut may leave anything.  With `checks_pages` broken pages of a small file are refused:
+        those of a large one may kill the process.
         """
         path = directory if frozen else directory / STATE_DIRECTORY
         readonly = readonly or frozen
@@ -155,6 +161,8 @@ class Tables:
             self._mapped = MappedFile(path / DATA_NAME)
             undo.callback(self._mapped.close)
             require_whole(self.env, path / DATA_NAME)
+            if checks_pages:
+                refuse_broken_pages_in_use(self.env, path / DATA_NAME, _WALKED_AT_START_BYTES)
             self._first = self.env.begin(write=True) if commits_later else None
             is_new = self._check_version(readonly, frozen)
             self.is_new = is_new or was_made

@@ -51,7 +51,7 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
     now_ms = time.time_ns() // 1_000_000
     if (path / STATE_DIRECTORY / DATA_NAME).exists():
         try:
-            tables = Tables(path, _MAP_BYTES, readonly=True)
+            tables = Tables(path, _MAP_BYTES, readonly=True, checks_pages=True)
         except lmdb.NotFoundError:
             raise _without_checkpoint(path) from None
     elif (reason := _is_no_store(path)) is not None:

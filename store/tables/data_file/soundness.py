@@ -29,6 +29,12 @@ def refuse_broken_pages(data: Path, most_bytes: int) -> None:
             raise CorruptionError(str(data), None, f"{damage}; `riverbed check --repair` makes the tables again")
 
 
+def refuse_broken_pages_in_use(env: lmdb.Environment, data: Path, most_bytes: int) -> None:
+    """As `refuse_broken_pages`, of a file that a server may be writing, before any row is read."""
+    if data.stat().st_size <= most_bytes and (damage := _lasting_damage(env, data)) is not None:
+        raise CorruptionError(str(data), None, f"{damage}; `riverbed check` says more")
+
+
 def require_whole(env: lmdb.Environment, data: Path) -> None:
     """Raise CorruptionError when pages are beyond the end of the file: reading such a page kills the process.
 
@@ -37,17 +43,9 @@ def require_whole(env: lmdb.Environment, data: Path) -> None:
     """
     if _lacking(env, data) is None:
         return
-    # A server may be writing the file: while a reader is open, it uses no page again that the walk may reach, but the
-    # walk may meet a file that is about to grow, or half of a new meta page.
-    with env.begin():
-        for tries_left in reversed(range(_WALKS)):
-            damage = _first_damage(data)
-            if damage is None:
-                return
-            if tries_left:
-                time.sleep(_WALK_AGAIN_S)
+    damage = _lasting_damage(env, data)
     lacking = _lacking(env, data)
-    if lacking is not None:
+    if damage is not None and lacking is not None:
         size, needed = lacking
         reason = f"it has {size} bytes, and its meta page counts {needed}: it is cut off, or damaged ({damage})"
         raise CorruptionError(str(data), size, reason)
@@ -58,6 +56,22 @@ def _lacking(env: lmdb.Environment, data: Path) -> tuple[int, int] | None:
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     size = data.stat().st_size
     return None if size >= needed else (size, needed)
+
+
+def _lasting_damage(env: lmdb.Environment, data: Path) -> str | None:
+    """As `_first_damage`, of a file that a server may be writing.
+
+    While a reader is open, the server uses no page again that the walk may reach, but the walk may meet a file that is
+    about to grow, or half of a new meta page.
+    """
+    damage = None
+    with env.begin():
+        for tries_left in reversed(range(_WALKS)):
+            damage = _first_damage(data)
+            if damage is None or not tries_left:
+                break
+            time.sleep(_WALK_AGAIN_S)
+    return damage
 
 
 def _first_damage(data: Path) -> str | None:

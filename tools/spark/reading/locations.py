@@ -183,7 +183,7 @@ def _checkpoint(directory: Path) -> str:
     So the identity includes random ids from the tables: of the tables when they were made, and of each start that wrote
     them.
     """
-    tables = Tables(directory, _LIVE_MAP_BYTES, readonly=True)
+    tables = Tables(directory, _LIVE_MAP_BYTES, readonly=True, checks_pages=True)
     try:
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)
@@ -373,7 +373,7 @@ def _open_live(directory: Path) -> Tables:
     """Open the tables of a store whose server may run: read only, with LMDB's locks."""
     try:
         file = directory / STATE_DIRECTORY / DATA_NAME
-        return _opened(file, lambda: Tables(directory, _LIVE_MAP_BYTES, readonly=True))
+        return _opened(file, lambda: Tables(directory, _LIVE_MAP_BYTES, readonly=True, checks_pages=True))
     except FileNotFoundError as error:
         raise DataLossError(f"the store was deleted while it was read: {error}") from error
     except (StoreError, OSError, lmdb.Error) as error:
