@@ -120,6 +120,7 @@ class Engine:
         start as a kill does.
         """
         with self._undo as undo:
+            self.held_log.require_writable()  # the next file of the log is made at the first write, or much later
             opening = self._opening
             yield from opening.load(undo, progress)
             undo.callback(self.keeper.end_quietly)
@@ -133,8 +134,6 @@ class Engine:
             self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
             self.statements.begin_replids(self.checkpoint)
             self.statements.note_policy()
-            # the next file of the log is made at the first write, or much later
-            self.held_log.require_writable()
             self.keeper.begin_file_if_needed()
             self.held_log.settle()
             self.check_space()

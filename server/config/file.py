@@ -126,11 +126,9 @@ def render_line(name: str, words: list[str]) -> str:
 
 
 def replace_file(path: Path, lines: list[str]) -> None:
-    """Replace `path` so that a crash leaves the old file or the new one.  Keeps its user, group and mode.
+    """Replace `path` so that a crash leaves the old file or the new one.  Raises OSError.
 
-    Raises OSError.
-
-    A file that was deleted is made again, for its owner alone.
+    It keeps its mode, and run by root its user and group.  A file that was deleted is made again, for its owner alone.
     """
     import tempfile
 

@@ -70,7 +70,7 @@ class Blocking:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._is_due = False  # the timer has fired: the next tick looks for those whose moment has come
-        self._held: dict[Session, None] = {}  # to be tried again when no pause holds clients back
+        self._held: dict[Session, Block] = {}  # to be tried again when no pause holds clients back; how each waits
 
     def block(self, session: Session, block: Block) -> None:
         """Block the client, with this command."""
@@ -89,7 +89,8 @@ class Blocking:
 
     def begin_tick(self) -> None:
         """Serve clients whose moment has come, that had no turn in the last tick, or whose keys have changed since."""
-        if self._held and not self._gate.is_paused:
+        is_paused = self._gate.is_paused
+        if self._held and not is_paused:
             self._let_go_on()
         if self._is_due:
             self._serve_due()
@@ -99,7 +100,7 @@ class Blocking:
             self._has_blocked = False  # to block took time enough: the lines are joined from the next tick on
         elif self.waiters.has_work:
             self._join_and_leave()
-        if self.signals or self._unserved:
+        if (self.signals or self._unserved) and not is_paused:
             self.serve()
 
     def _join_and_leave(self) -> None:
@@ -110,7 +111,10 @@ class Blocking:
             session = self.waiters.join()
             if session is not None and not self._has_left(session):
                 assert session.blocked is not None
-                self._retry(session, session.blocked)
+                if self._gate.is_paused:
+                    self._hold(session)
+                else:
+                    self._retry(session, session.blocked)
             if self._core.clock.monotonic() >= end:
                 self._turns.want_tick()
                 return
@@ -232,12 +236,21 @@ class Blocking:
         self._is_due = True
         self._turns.want_tick()
 
+    def _hold(self, session: Session) -> None:
+        """Have the client be tried again after the pause."""
+        assert session.blocked is not None
+        self._held[session] = session.blocked
+
     def _let_go_on(self) -> None:
-        """Have the clients be tried again whose moment came in a pause."""
-        held, self._held = self._held, {}
-        for session in held:
-            if session.blocked is not None:
+        """Have clients be tried again whose moment came in a pause, unless they wait for something else by now."""
+        end = self._core.clock.monotonic() + self.turn_s
+        while self._held:
+            session = next(iter(self._held))
+            if session.blocked is self._held.pop(session):
                 self.waiters.postpone(session, 0)
+            if self._core.clock.monotonic() >= end:
+                self._turns.want_tick()
+                break
         self._is_due = True
 
     def _serve_due(self) -> None:
@@ -258,8 +271,8 @@ class Blocking:
                 if self.waiters.is_over(session, now_ms):
                     self.end_settled(session, NULL_ARRAY if block.on_timeout is None else block.on_timeout())
                 elif self._gate.is_paused:
-                    self._held[session] = None
                     self.waiters.postpone(session, None)
+                    self._hold(session)
                 elif wish in in_vain:
                     self.waiters.postpone(session, in_vain[wish], self._core.monotonic_ahead_ms())
                 else:

@@ -253,7 +253,9 @@ class Failures:
             parts = [line if part is None else part for part in wire.lasting]
             return Settled(array_header(len(parts)) + b"".join(parts))
         count = count_replies(wire)
-        return Settled(self._refusal(refusal, wire.kept if isinstance(wire, Conclusion) else b"", count) * count)
+        kept = wire.kept if isinstance(wire, Conclusion) else b""
+        times = 0 if wire.startswith(b"-") else count  # an error was counted when it was made
+        return Settled(self._refusal(refusal, kept, times) * count)
 
     def _refusal(self, refusal: Refusal, kept: bytes = b"", times: int = 1) -> Settled:
         """The reply to a command that was undone, except for its `kept` part; counted as so many errors."""

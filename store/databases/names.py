@@ -1,7 +1,7 @@
 """The keys of a database in the order of their creation: SCAN, KEYS, RANDOMKEY.
 
 The table `names` has a row for each stream, by keyspace number and stream number.  A stream that has expired is deleted
-when it is met.
+when it is met, or only left out, see `Database.stream`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _require_foreign(db: Database, packed: bytes, key: bytes, now_ms: int) -> No
 def _names_nothing(db: Database, packed: bytes, key: bytes) -> bool:
     """Whether a name is there and has no stream.
 
-    One that has expired is deleted with its name when it is met, but on a replica both stay.
+    One that has expired is deleted with its name when it is met, but on a replica, and in a pause, both stay.
     """
     is_there = db.txn.lmdb.get(packed, db=db.txn.handles["names"]) is not None
     return is_there and db.look_up(key) is None

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import io
 import os
 import re
@@ -145,8 +146,7 @@ class Manifest:
 
         The file before it has `last_size` bytes; `first_seq` is the number of the log's first incr.
         """
-        seq = max((file.seq for file in (*self.incrs, *self.history)), default=first_seq - 1) + 1
-        file = LogFile.incr(_free(seq, incr_name, self), offset)
+        file = LogFile.incr(self.next_seq(0 if self.incrs or self.history else first_seq - 1), offset)
         base, incrs = self.base, self.incrs
         if incrs:
             incrs = (*incrs[:-1], dataclasses.replace(incrs[-1], size=last_size))
@@ -154,6 +154,10 @@ class Manifest:
             base = dataclasses.replace(base, size=last_size)
         replids = self.replids or ReplicationIds.new()
         return dataclasses.replace(self, base=base, incrs=(*incrs, file), replids=replids), file
+
+    def next_seq(self, after: int) -> int:
+        """The number of the next incr file: above `after` and all others, and no file of the log has its name."""
+        return _free(max([after, *(file.seq for file in (*self.incrs, *self.history))]) + 1, incr_name, self)
 
     def next_base(self, size: int, command_bytes: int) -> LogFile:
         """The next base of ours, under a name that no file of the log has."""
@@ -373,8 +377,13 @@ def replace(path: Path, manifest: Manifest, files: Files) -> None:
     a crash may leave either of the two.
     """
     temporary = _temporary(path)
+    data = serialize(manifest)
     try:
-        write_file(temporary, [serialize(manifest)], files)
+        parse(data, str(path))
+    except CorruptionError as error:  # numbers may have grown too large
+        raise OSError(errno.EOVERFLOW, f"the manifest could not be read again: {error.reason}", str(path)) from error
+    try:
+        write_file(temporary, [data], files)
         # Also makes the names of new files durable before the manifest lists them.
         files.sync_directory(path.parent)
         files.rename(temporary, path)

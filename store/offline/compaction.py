@@ -306,14 +306,10 @@ class Compaction:
         txn.log.clear()
         txn.log_db = selected  # the next commands of a primary go to this database
         txn.replids = replids
-        position = LogPosition(self._next_seq(plan), 0, plan.end.offset)
+        position = LogPosition(self._manifest.next_seq(plan.end.file_seq), 0, plan.end.offset)
         purge_all(txn, position, purged=self._purged)
         made.make_durable()
         return replids
-
-    def _next_seq(self, plan: Plan) -> int:
-        files = (*self._manifest.incrs, *self._manifest.history)
-        return max(0, plan.end.file_seq, *(file.seq for file in files)) + 1
 
     # -- log -----------------------------------------------------------------------------------------------------------
 
@@ -360,7 +356,7 @@ class Compaction:
     def _new_files(self, plan: Plan, size: BaseSize) -> tuple[LogFile, LogFile]:
         """The base and the incr that the manifest will list, under names that no file of the old log has."""
         base = self._manifest.next_base(size.size, size.command_bytes)
-        return base, LogFile.incr(self._next_seq(plan), plan.end.offset)
+        return base, LogFile.incr(self._manifest.next_seq(plan.end.file_seq), plan.end.offset)
 
 
 @contextlib.contextmanager

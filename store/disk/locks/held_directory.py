@@ -34,10 +34,12 @@ class HeldDirectory:
         return self._identity is not None and self._found() != self._identity
 
     def require_writable(self) -> None:
-        """Raise PermissionError when this process may make no files in it."""
+        """Raise OSError when it is there, and this process may make no files in it."""
         as_effective_user = os.access in os.supports_effective_ids
         if self.path.is_dir() and not os.access(self.path, os.W_OK | os.X_OK, effective_ids=as_effective_user):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path))
+            is_readonly = os.statvfs(self.path).f_flag & os.ST_RDONLY
+            number = errno.EROFS if is_readonly else errno.EACCES
+            raise OSError(number, os.strerror(number), str(self.path))
 
     def _found(self) -> tuple[int, int] | None:
         """Which directory is at the path; None when there is none."""

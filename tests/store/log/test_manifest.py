@@ -151,6 +151,20 @@ def test_a_new_file_takes_no_name_that_the_log_has() -> None:
     history = LogFile("appendonly.aof.3.incr.aof", 1, FileType.HISTORY)
     manifest = Manifest(base, (history,), (LogFile("appendonly.aof.1.incr.aof", 1, FileType.INCR),))
     assert manifest.continued(0, 0, 1)[1].name == "appendonly.aof.4.incr.aof"
+    assert manifest.next_seq(7) == 8
+
+
+def test_what_could_not_be_read_again_is_not_written() -> None:
+    files = FaultyFiles()
+    path = PATH
+    files.make_directory(path.parent)
+    last = Manifest(None, (), (LogFile.incr((1 << 62) - 1, 0),))
+    manifests.replace(path, last, files)
+    before = files.data(path)
+    for manifest in (last.continued(0, 0, 1)[0], Manifest(None, (), (LogFile.incr(1, 1 << 62),))):
+        with pytest.raises(OSError, match="could not be read again: 4611686018427387904 is more than"):
+            manifests.replace(path, manifest, files)
+        assert files.data(path) == before
 
 
 def test_a_line_may_be_as_long_as_redis_reads_it() -> None:

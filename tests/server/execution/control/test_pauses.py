@@ -58,6 +58,7 @@ def test_a_transaction_that_begins_a_pause_puts_keys_where_others_have_expired(t
             words = ("MULTI", "CLIENT PAUSE 5000 WRITE", "XLEN s", "XADD s 1-1 f w", "MOVE m 1", "EXEC")
             reply = (await ticks.ask(client, *words))[-1]
             assert reply == b"*4\r\n+OK\r\n:0\r\n$3\r\n1-1\r\n:1\r\n"
+            assert ticks.engine.txn.expired_keys == 2
             assert ticks.batches()[-1][1:-1] == [b"DEL s", b"XADD s 1-1 f w", b"DEL m", b"MOVE m 1"]
             assert await ticks.ask(other, "XLEN s", "SELECT 1", "XLEN m") == [b":1\r\n", b"+OK\r\n", b":1\r\n"]
 
@@ -79,6 +80,48 @@ def test_a_claim_whose_moment_comes_in_a_pause_waits_for_its_end(tmp_path: Path)
             assert (reader.replies(), late.replies(), ticks.engine.offset) == ([], [b"*-1\r\n"], offset)
             await ticks.ask(client, "CLIENT UNPAUSE")
             assert b"$3\r\n1-1\r\n" in reader.replies()[0]
+
+    in_loop(body())
+
+
+def test_who_waits_for_something_else_by_the_end_of_a_pause_is_not_tried_again(tmp_path: Path) -> None:
+    async def body() -> None:
+        with paused(tmp_path) as (ticks, client, reader):
+            await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", "XADD s 1-1 f v")
+            await ticks.ask(client, "XREADGROUP GROUP g a STREAMS s >")
+            await ticks.ask(reader, "XREADGROUP GROUP g b BLOCK 400 CLAIM 300 STREAMS s >")
+            await ticks.ask(client, "CLIENT PAUSE 5000 WRITE")
+            await pass_ms(ticks, 350)
+            await pass_ms(ticks, 350)
+            assert reader.replies() == [b"*-1\r\n"]
+            await ticks.ask(reader, "WAIT 1 0")
+            waits = reader.session.blocked
+            await ticks.ask(client, "CLIENT UNPAUSE")
+            assert waits is not None and reader.session.blocked is waits
+            reader.leave()
+
+    in_loop(body())
+
+
+def test_readers_that_had_no_turn_before_a_pause_have_it_afterwards(tmp_path: Path) -> None:
+    async def body() -> None:
+        with paused(tmp_path) as (ticks, client, other):
+            ticks.executor.blocking.few, ticks.executor.blocking.turn_s = 2, 0.0
+            readers = []
+            for number in range(9):
+                await ticks.ask(client, f"XGROUP CREATE s g{number} 0 MKSTREAM")
+                readers.append(ticks.connect())
+                await ticks.ask(readers[-1], f"XREADGROUP GROUP g{number} c BLOCK 0 STREAMS s >")
+            client.send("XADD s 1-1 f v")
+            other.send("CLIENT PAUSE 5000 WRITE")
+            await ticks.settle()
+            served = [reader for reader in readers if reader.replies()]
+            assert 0 < len(served) < 5
+            offset = ticks.engine.offset
+            await pass_ms(ticks, 100)
+            assert ticks.engine.offset == offset
+            await ticks.ask(client, "CLIENT UNPAUSE")
+            assert len([reader for reader in readers if reader.replies()]) == 9 - len(served)
 
     in_loop(body())
 
