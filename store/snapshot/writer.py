@@ -20,6 +20,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import signal
 import threading
 import time
@@ -200,6 +201,9 @@ def _time_text(time_ms: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
 
 
+_AUTOMATIC_NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]+(-[0-9]+)?")
+
+
 def _automatic_name(manifest: SnapshotManifest) -> str:
     return f"{datetime.fromtimestamp(manifest.time_ms // 1000, UTC):%Y%m%dT%H%M%SZ}-{manifest.offset}"
 
@@ -363,8 +367,8 @@ def _pieces(fd: int) -> Iterator[bytes]:
 def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None = None) -> list[str]:
     """Delete all but `made`, which was just taken, and the newest `keep` - 1 others of the store in `directory`.
 
-    -> their names, the oldest first.  Besides `made`, only whole snapshots that `take_snapshot` has named are counted
-    and deleted: neither those that people have named nor those that another store has left in the same folder.  `made`
+    -> their names, the oldest first.  Besides `made`, only whole snapshots with the names that `take_snapshot` gave
+    them are counted and deleted: neither those that people have named nor those of another store.  `made`
     stays even when a clock that was set back makes it look old.
     """
     assert keep > 0
@@ -375,13 +379,20 @@ def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None =
     found = [
         snapshot
         for snapshot in list_snapshots(folder)
-        if snapshot.manifest.is_automatic and (is_own or snapshot.manifest.source == source)
-        if snapshot.name != made.name
+        if snapshot.manifest.is_automatic and _AUTOMATIC_NAME.fullmatch(snapshot.name)  # it may be called otherwise now
+        if is_own or snapshot.manifest.source == source
+        if _may_be_of_one_store(snapshot, made) and snapshot.name != made.name
     ]
     going = found[: max(len(found) + 1 - keep, 0)]
     for snapshot in going:
         delete_snapshot(snapshot, files)
     return [snapshot.name for snapshot in going]
+
+
+def _may_be_of_one_store(one: Snapshot, other: Snapshot) -> bool:
+    """Whether two snapshots do not say that they are of different stores; older versions have noted no id."""
+    ids = {one.manifest.store_id, other.manifest.store_id} - {None, ""}
+    return len(ids) < 2
 
 
 def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:

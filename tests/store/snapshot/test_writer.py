@@ -486,6 +486,24 @@ def test_another_stores_snapshots_in_the_same_folder_stay(open_store: OpenStore,
     assert len(sources) == len(set(sources)) == 2
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_those_that_were_renamed_and_those_of_a_store_that_was_there_before_stay(
+    open_store: OpenStore, tmp_path: Path, is_own: bool
+) -> None:
+    store = open_store()
+    store.fill(b"s", 1)
+    folder = None if is_own else tmp_path / "backup"
+    if folder is not None:
+        folder.mkdir()
+    kept, former, old = (freeze(store, *([] if folder is None else [folder])) for _ in range(3))
+    kept.path.rename(kept.path.with_name("keep-me"))
+    other = replace(former.manifest, store_id="7" * 40)
+    (former.path / MANIFEST_NAME).write_bytes(encode_manifest(other, ""))
+    newest = freeze(store, *([] if folder is None else [folder]))
+    assert delete_old(newest, 1, store.directory) == [old.name]
+    assert set(names(newest.path.parent)) == {"keep-me", former.name, newest.name}
+
+
 def test_a_stores_own_folder_is_its_own_wherever_it_was_moved(store: Store) -> None:
     store.fill(b"s", 1)
     snapshot = freeze(store)

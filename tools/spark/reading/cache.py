@@ -55,7 +55,7 @@ class Cache:
         self.most_bytes = most_bytes
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Where all may write, another user may have made the directory that is named after this one, or a link.
-        found = self.path.stat(follow_symlinks=directory is not None)
+        found = self.path.stat(follow_symlinks=bool(directory))
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
             raise SourceError(f"{self.path} belongs to another user; choose another cacheDirectory")
 
@@ -80,13 +80,15 @@ class Cache:
         return self.path / f"{_ENTRY}{hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()}"
 
     def hold(self, path: Path) -> bool:
-        """Protect the entry that has `path` from eviction -> whether `path` exists.  Locks nothing elsewhere.
+        """Protect the entry that has `path` from eviction -> whether `path` exists.  Locks nothing but entries.
 
         Raises SourceError for an entry that another user has put there, whose contents could be anything.
         """
         if self.path not in path.parents:
             return path.exists()
         entry = self.path / path.relative_to(self.path).parts[0]
+        if _ENTRY_NAME.fullmatch(entry.name) is None:
+            return path.exists()
         if entry in _held and not _is_at(entry, _held[entry]):
             os.close(_held.pop(entry))
         if entry not in _held:

@@ -29,7 +29,8 @@ _RETRIES: Final = 5
 _TIMEOUT_S: Final = 60
 _PIPELINE_ROWS: Final = 500
 _MAX_JOB_CHARACTERS: Final = 200
-_JOB = re.compile(r"[!-~]+", re.ASCII)
+# "x:3" would be the key of the journal of partition 3 of job "x".
+_JOB = re.compile(r"(?!.*:[0-9]+$)[!-~]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,10 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
     stream = given.pop("stream", None)
     job_id = given.pop("jobid", None)
     if job_id is not None and (len(job_id) > _MAX_JOB_CHARACTERS or not _JOB.fullmatch(job_id)):
-        raise OptionError(f"jobId must be printable ASCII without blanks, of at most 200 characters, not {job_id!r}")
+        raise OptionError(
+            "jobId must be printable ASCII without blanks, of at most 200 characters, and not end with a colon and "
+            f"digits, not {job_id!r}"
+        )
     if server is None and job_id is not None:
         raise OptionError("jobId is for a server: a data directory is made whole or not at all")
     asked = WriteOptions(

@@ -160,6 +160,7 @@ def test_a_path_outside_of_the_cache_is_left_alone(tmp_path: Path) -> None:
     used = other.stat().st_mtime_ns
 
     assert Cache(str(tmp_path / "cache"), 0).hold(other)
+    assert Cache(str(tmp_path), 0).hold(other)  # in it, and not of it
     assert other.stat().st_mtime_ns == used
     assert not cache_module._held
 

@@ -154,6 +154,7 @@ def test_a_row_that_is_no_entry_is_told(row: dict[str, Any], reason: str) -> Non
         ({"server": "h:1", "sream": "s"}, "there is no option 'sream'"),
         ({"server": "h:1", "user": "u"}, "a user without a password"),
         ({"server": "h:1", "jobId": "a b"}, "jobId must be printable"),
+        ({"server": "h:1", "jobId": "nightly:3"}, "not end with a colon and digits"),
         ({"path": "/x", "jobId": "a"}, "jobId is for a server"),
         ({"server": "h:1", "retries": "-1"}, "retries must be a number from 0 to 1000"),
     ],
