@@ -173,7 +173,10 @@ def read_pending(client: RedisClient, key: bytes, group: bytes, end: StreamID = 
     while True:
         now_ms, page = _pending_page(client, key, group, start, end)
         for entry_id, consumer, idle_ms, count in page:
-            start = _id(entry_id)
+            found = _id(entry_id)
+            if found < start:  # a server that answers so might do it for ever
+                raise ValueError(f"pending entry {entry_id!r} behind those from {id_text(start).decode()} on")
+            start = found
             if idle_ms == _RELEASED_IDLE:
                 pending.add(start, UNOWNED, 0, count)
                 continue
@@ -207,7 +210,8 @@ def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tup
     A page that is longer than replies may be is asked for again with fewer entries.
     """
     count = 100
-    first, last = id_text(MIN_ID), id_text(end)
+    asked = MIN_ID
+    first, last = id_text(asked), id_text(end)
     client.send([("XRANGE", key, first, last, "COUNT", count)])
     while True:
         received = client.bytes_received
@@ -222,9 +226,12 @@ def read_entries(client: RedisClient, key: bytes, end: StreamID) -> Iterator[tup
             continue
         page_bytes = max(client.bytes_received - received, 1)
         is_last = len(page) < count or _id(page[-1][0]) >= end
+        if page and _id(page[-1][0]) < asked:  # a server that answers so might do it for ever
+            raise ValueError(f"XRANGE from {id_text(asked).decode()} on ends with {page[-1][0]!r}")
         if not is_last:
             count = min(max(len(page) * _ENTRY_PAGE_BYTES // page_bytes, 1), 4 * count, _MAX_ENTRIES_A_PAGE)
-            first = id_text(StreamID(_id(page[-1][0]) + 1))
+            asked = StreamID(_id(page[-1][0]) + 1)
+            first = id_text(asked)
             client.send([("XRANGE", key, first, last, "COUNT", count)])
         for entry_id, words in page:
             if words is not None:

@@ -40,7 +40,7 @@ _DEFAULT_REPLY_MB: Final = 1024
 _USER_PART = re.compile("//.*@", re.DOTALL)
 
 # Raised when a reply is another than the code expects, by the code that takes it apart.
-_ERRORS_OF_FORM: Final = (TypeError, ValueError, LookupError, AttributeError)
+_ERRORS_OF_FORM: Final = (TypeError, ValueError, LookupError, AttributeError, OverflowError)
 
 Word = bytes | str | int
 

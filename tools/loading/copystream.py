@@ -48,7 +48,7 @@ class Copied:
     """The report of one stream's copy.
 
     `moved`: the stream kept changing, so parts of the copy are of different moments.  `unmarked`: the producers'
-    idempotence records were not copied, because no command shows them.
+    idempotence records were not copied, because no command shows them.  `may_expire`: it has a deadline.
     """
 
     entries: int = 0
@@ -56,6 +56,7 @@ class Copied:
     pending: int = 0
     moved: bool = False
     unmarked: bool = False
+    may_expire: bool = False
 
 
 def copy_stream(client: RedisClient, sink: Sink, key: bytes, target: bytes, bar: ProgressBar) -> Copied | None:
@@ -127,7 +128,8 @@ class _Copy:
         deadline = deadline_ms(self._client, key)
         if deadline is not None:
             sink.run([b"PEXPIREAT", target, b"%d" % deadline])
-        return Copied(entries, len(live.groups), sum(map(len, pending)), unmarked=live.has_idempotence)
+        count = sum(map(len, pending))
+        return Copied(entries, len(live.groups), count, unmarked=live.has_idempotence, may_expire=deadline is not None)
 
     def _covering(self, pending: list[LivePending]) -> list[LiveGroup]:
         """The groups, each with a last ID that covers what was delivered since it was described.

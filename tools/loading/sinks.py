@@ -49,8 +49,11 @@ class Sink(Protocol):
     def begin(self, key: bytes) -> bytes:
         """The key at which to build the copy of the stream `key`."""
 
-    def complete(self, building: bytes, key: bytes) -> bool:
-        """Move the finished copy to `key` -> whether it is there: not when there is another stream by now."""
+    def complete(self, building: bytes, key: bytes, *, may_expire: bool) -> bool:
+        """Move the finished copy to `key` -> whether it is there: not when there is another stream by now.
+
+        A copy that `may_expire` may be gone already.
+        """
 
     def drop(self, building: bytes) -> None:
         """Delete the unfinished copy."""
@@ -116,7 +119,7 @@ class DirectorySink:
     def begin(self, key: bytes) -> bytes:
         return key  # the directory is read when it is complete
 
-    def complete(self, building: bytes, key: bytes) -> bool:
+    def complete(self, building: bytes, key: bytes, *, may_expire: bool) -> bool:
         return True
 
     def drop(self, building: bytes) -> None:
@@ -181,14 +184,14 @@ class ServerSink:
         # a killed command leaves a part, which is not to be taken for the stream
         return key + f"{PARTIAL_MARK}{secrets.token_hex(4)}".encode()
 
-    def complete(self, building: bytes, key: bytes) -> bool:
+    def complete(self, building: bytes, key: bytes, *, may_expire: bool) -> bool:
         self._flush()
         try:
             is_there = bool(self._client.call(b"RENAMENX", building, key))
         except ReplyError as error:
-            if str(error) != "ERR no such key":
-                raise Failure(f"{self._client.address} refused RENAMENX: {error}") from error
-            return True  # its deadline came
+            if str(error) == "ERR no such key" and may_expire:
+                return True
+            raise Failure(f"{self._client.address} refused RENAMENX: {error}") from error
         if not is_there:
             self.drop(building)
         return is_there

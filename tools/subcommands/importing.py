@@ -189,7 +189,7 @@ def _import_stream(
         copied = copy_stream(client, sink, key, building, bar)
         if copied is None:
             return
-        if not sink.complete(building, key):
+        if not sink.complete(building, key, may_expire=copied.may_expire):
             imported.existing.append(name)
             return
     except BaseException:

@@ -268,6 +268,8 @@ def test_commands_before_any_select_are_not_taken() -> None:
                 with pytest.raises(ReplayError, match="no SELECT came before"):
                     replica.apply([found])
                 assert (replica.store.dump(), replica.store.engine.log.end) == before
+            send(log_bytes([[[b"PING"], [b"SELECT", b"0"], add]]), iter(lambda: 1 << 20, None), replica)
+            assert replica.store.dump() != before[0]
 
 
 def test_a_command_that_is_left_out_is_noticed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from riverbed.server.protocol.encode import encode
 from riverbed.store.ids import MAX_ID, MIN_ID, parse_id
 from riverbed.store.progress import ignore
 from riverbed.tools.console.console import Failure
-from riverbed.tools.live.livestream import read_entries
+from riverbed.tools.live.livestream import read_entries, read_pending
 from riverbed.tools.live.redisclient import Address, LongReplyError, RedisClient
 from riverbed.tools.offline.streamread import server_entries
 from tests.support.impostor import impostor
@@ -87,3 +88,29 @@ def test_a_server_that_goes_back_is_not_read_for_ever(last: bytes) -> None:
     ):
         for _ in server_entries(client, DATABASE, b"s", MIN_ID, MAX_ID, ignore):
             pass
+
+
+class Repeating:
+    """A server that gives the same full page again and again."""
+
+    bytes_received = 0
+
+    def __init__(self, page: list[Any]) -> None:
+        self._page = page
+
+    def call_all(self, commands: list[Any]) -> list[Any]:
+        return [[b"1", b"0"], self._page, [b"1", b"0"]]
+
+    def send(self, commands: list[Any]) -> None: ...
+
+    def receive(self) -> list[Any]:
+        return self._page
+
+
+def test_a_server_that_repeats_a_page_is_not_asked_for_ever() -> None:
+    pending: Any = Repeating([[b"%d-0" % number, b"c", 0, 1] for number in range(1, 10_001)])
+    with pytest.raises(ValueError, match="behind those from 10000-1 on"):
+        read_pending(pending, b"s", b"g")
+    entries: Any = Repeating([[b"%d-0" % number, [b"f", b"v"]] for number in range(1, 10_001)])
+    with pytest.raises(ValueError, match="XRANGE from 10000-1 on ends with b'10000-0'"):
+        list(read_entries(entries, b"s", MAX_ID))

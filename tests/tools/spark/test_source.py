@@ -127,6 +127,8 @@ def test_pending_groups_and_consumers_are_what_redis_commands_answer(
         ({"table": "entrys"}, None, "table must be one of entries, pending"),
         ({"startingId": "yesterday"}, None, "startingId must be an ID"),
         ({"startingId": "5-0", "endingId": "4-0"}, None, "ends before it begins"),
+        ({"table": "groups", "startingId": "5-0"}, None, "a range of IDs is for the tables entries and pending"),
+        ({"table": "streams", "startingOffsets": '{"0/s": "5-0"}'}, None, "a range of IDs is for the tables entries"),
         ({}, "_nothing string", "there is no column _nothing"),
         ({}, "_ms string", "_ms is bigint, and cannot be string"),
         ({}, "n array<int>", "a field cannot be read as"),

@@ -542,6 +542,24 @@ def test_a_stream_that_expires_meanwhile_is_no_failure(
         assert value_of(parse(target.ask("KEYS", "*"))) == []
 
 
+def test_a_copy_that_vanishes_is_a_failure(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis, ours = start_redis(), start_riverbed()
+    complete = ServerSink.complete
+
+    def flushed(self: ServerSink, *words: bytes, **how: bool) -> bool:
+        self.select(0)
+        with ours.client() as other:
+            other.ask("FLUSHALL")
+        return complete(self, *words, **how)
+
+    monkeypatch.setattr(ServerSink, "complete", flushed)
+    with redis.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+    assert f"{ours.port} refused RENAMENX: ERR no such key" in refused(url(redis), url(ours))
+
+
 def test_the_target_that_refuses_is_named(start_redis: StartRedis, start_riverbed: StartRiverbed) -> None:
     redis, ours = start_redis(), start_riverbed()
     with redis.client() as client, ours.client() as target:

@@ -87,9 +87,9 @@ def _push_db(options: ReadOptions, each: Filter) -> _Narrowed:
         case IsNotNull():
             return options, True
         case EqualTo(value=int(db)) | EqualNullSafe(value=int(db)):
-            if options.db not in (None, db):
+            if options.filtered_db not in (None, db):
                 return replace(options, range=_NOTHING, keys=()), True
-            return replace(options, db=db), True
+            return replace(options, filtered_db=db), True
     return None
 
 

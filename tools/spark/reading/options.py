@@ -95,10 +95,11 @@ class ReadOptions:
     cache_directory: str | None = None
     cache_bytes: int = CACHE_BYTES
     max_rows_per_trigger: int = 0  # of a micro-batch; 0: no limit
+    filtered_db: int | None = None  # by a filter, which may fit no stream; one that `db` misses is an error
 
     def wants(self, db: int, key: bytes) -> bool:
         """Whether a stream is asked for."""
-        if self.db is not None and db != self.db:
+        if (self.db is not None and db != self.db) or self.filtered_db not in (None, db):
             return False
         if self.names is not None and (db, key) not in self.names:
             return False
@@ -167,9 +168,13 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         or whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
     )
     none_left(given, _READ)
+    if read.table in _OF_STREAMS and (read.range != Range() or starts or ends or starts_at_end):
+        raise OptionError(f"a range of IDs is for the tables entries and pending, not for {read.table.value}")
     return read
 
 
+# Tables without rows for each entry.
+_OF_STREAMS: Final = (Table.STREAMS, Table.GROUPS, Table.CONSUMERS)
 _IN_SQL: Final = "CREATE TEMPORARY VIEW name USING riverbed OPTIONS (path 'data/snapshots/NAME')"
 # The options as the documentation spells them, for messages.
 _READ: Final = (

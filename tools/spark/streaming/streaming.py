@@ -73,7 +73,10 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError("a stream is read from one path: a live store, or a folder of its snapshots")
         self._options = options
         self._schema = schema
+        # With Trigger.AvailableNow, what was there when the query began: of a live store the ends of its streams, of a
+        # folder its snapshots.
         self._target: Offset | None = None
+        self._snapshots: set[str] | None = None
         self._absent: set[tuple[int | None, bytes]] = set()  # streams that are named and not there, at the last look
         self._has_warned = False
         entry_columns(schema, options)
@@ -89,8 +92,11 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset().to_json() if begin is None else begin
 
     def prepareForTriggerAvailableNow(self) -> None:
-        places = self._places()
-        self._target = self._end_of(places[-1]) if places else Offset()
+        live = live_place(self._options.paths[0])
+        if live is not None:
+            self._target = self._end_of(live)
+        else:
+            self._snapshots = {place.name for place in self._places()}
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         begin = Offset.from_json(start)
@@ -113,7 +119,9 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The live store, or all snapshots, the oldest first."""
         path = self._options.paths[0]
         live = live_place(path)
-        return [live] if live is not None else series(path)
+        if live is not None:
+            return [live]
+        return [place for place in series(path) if self._snapshots is None or place.name in self._snapshots]
 
     def _places_from(self, begin: Offset) -> list[Place]:
         """The places to read next, from the last batch's snapshot on: it may have had more than one batch may hold."""
@@ -181,8 +189,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _last_of(self, stream: StreamHere) -> StreamID:
         """The ID up to which a stream may be read: the end that the options name, or that of the stream.
 
-        With Trigger.AvailableNow it is the stream's end when the query began.  What comes behind `endingId` is not
-        passed over: a query that goes on from the checkpoint with another end reads it.
+        With Trigger.AvailableNow it is the end that a live stream had when the query began.  What comes behind
+        `endingId` is not passed over: a query that goes on from the checkpoint with another end reads it.
         """
         last = min(stream.row.last_id, stream.range.last)
         return last if self._target is None else min(last, self._target.of((stream.db, stream.key)).last_id)

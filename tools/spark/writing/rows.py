@@ -104,13 +104,14 @@ def _flat(columns: list[tuple[bytes, list[bytes | None]]], count: int) -> Iterat
 
 def _pairs(column: Any, names: pa.Array, values: pa.Array) -> Iterator[list[bytes]]:
     """Names and values of each list of a column, without the names whose value is null."""
-    flat_names = names.cast(pa.binary()).to_pylist()
-    flat_values = values.cast(pa.binary()).to_pylist()
     offsets = column.offsets.to_pylist()
+    first, count = offsets[0], offsets[-1] - offsets[0]  # of a slice the names and values are those of the whole column
+    flat_names = names.slice(first, count).cast(pa.binary()).to_pylist()
+    flat_values = values.slice(first, count).cast(pa.binary()).to_pylist()
     for row, is_valid in enumerate(column.is_valid().to_pylist()):
         words: list[bytes] = []
         if is_valid:
-            for at in range(offsets[row], offsets[row + 1]):
+            for at in range(offsets[row] - first, offsets[row + 1] - first):
                 if flat_names[at] is None:
                     raise SourceError("a field without a name")
                 if flat_values[at] is not None:

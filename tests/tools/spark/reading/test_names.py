@@ -115,6 +115,9 @@ def test_a_pattern_a_filter_and_a_database_may_have_no_stream(frozen: Path) -> N
     reader = SnapshotReader(read_options({"path": str(frozen), "stream": "other"}), default_schema(Table.ENTRIES))
     assert list(reader.pushFilters([EqualTo(("key",), "orders:1")])) == []
     assert reader.partitions() == []
+    reader = SnapshotReader(read_options({"path": str(frozen), "stream": "other"}), default_schema(Table.ENTRIES))
+    assert list(reader.pushFilters([EqualTo(("db",), 3)])) == []
+    assert reader.partitions() == []
 
 
 def test_a_name_need_not_be_in_every_snapshot(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from riverbed.tools.spark.streaming import streaming
 from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
+from tests.tools.spark.stores import freeze
 
 StartAnother = Callable[..., RiverbedServer]
 
@@ -524,3 +525,27 @@ def test_a_batch_is_cut_in_time_and_not_by_stream(tmp_path: Path) -> None:
         total += len(rows)
 
     assert total == sum(-(-100 // (1 + stream)) for stream in range(10))
+
+
+def test_all_that_the_snapshots_have_at_the_beginning_is_available(tmp_path: Path) -> None:
+    """Also a stream that the last of them has no more, or again with lower IDs; and nothing of a later one."""
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+
+    def taken(name: str, *commands: str) -> None:
+        product = Product(tmp_path / "data", HandClock())
+        for command in commands:
+            product.run(*command.split())
+        freeze(product, folder / name)
+        time.sleep(0.01)  # snapshots are in the order of their times
+
+    taken("a", "XADD gone 1-0 n 1", "XADD again 5-0 n 2", "XADD stays 1-0 n 3")
+    taken("b", "DEL gone", "DEL again", "XADD again 1-0 n 4", "XADD stays 2-0 n 5")
+    query = Query(folder, failOnDataLoss=False)
+    query.reader.prepareForTriggerAvailableNow()
+    taken("c", "XADD stays 3-0 n 6")
+    found = []
+    while batch := query.batch():
+        found += batch
+    assert sorted(found) == [1, 2, 3, 4, 5]
+    assert Query(folder, failOnDataLoss=False).reader.latestOffset(query.at, ReadMaxRows(9)) != query.at
