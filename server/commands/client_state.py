@@ -80,7 +80,8 @@ class Watched:
     def __init__(self, session: object) -> None:
         self.session: object | None = session  # None when these watches have ended, and are being forgotten
         self.before: Watched | None = None  # others of the client that were being forgotten when these ended
-        self.keys: dict[Namespace, dict[bytes, None]] = {}  # no entry for a database without a watched key
+        # whether each key had expired, and was only hidden; no entry for a database without a watched key
+        self.keys: dict[Namespace, dict[bytes, bool]] = {}
 
 
 class Transaction:

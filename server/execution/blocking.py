@@ -83,7 +83,7 @@ class Blocking:
         """Note a change, reported by the store, of a key that a client waits for or watches."""
         place = (namespace, key)
         if change in _BREAKING:
-            self.watches.changed(place)
+            self.watches.changed(place, is_removed=change is Change.REMOVED)
         if change in _WAKING and self.waiters.waits_for(place):
             self.signals.append(place)
 

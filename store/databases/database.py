@@ -44,6 +44,10 @@ class Database(StreamCache):
             return None
         return stream
 
+    def hides(self, key: bytes) -> bool:
+        """Whether a key for which `stream` is None has expired, and is still to be deleted."""
+        return (self.txn.follows or self.txn.holds_expired) and self.look_up(key) is not None
+
     def readable(self, key: bytes, now_ms: int) -> ReadableStream | None:
         """As `stream`, for one who reads it at once.
 

@@ -87,9 +87,12 @@ def _watch(request: Request) -> Work:
         if at > 1:
             yield
         for key in request.argv[at : at + _KEYS_A_SLICE]:
-            # A key whose deadline has passed is deleted now, so that its deletion does not break the transaction.
+            # A key whose deadline has passed is deleted now, or hidden: its deletion does not break the transaction.
             stream = request.db.stream(key, request.now_ms)
-            watch_one(session, key, 0 if stream is None else stream.expire_ms)
+            if stream is None:
+                watch_one(session, key, 0, is_hidden=request.db.hides(key))
+            else:
+                watch_one(session, key, stream.expire_ms, is_hidden=False)
     return OK
 
 

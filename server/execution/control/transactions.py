@@ -379,8 +379,8 @@ class Transactions:
         self._watches.clear(session)
         session.end_transaction()
 
-    def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
-        self._watches.add(session, key, expire_ms)
+    def watch(self, session: Session, key: bytes, expire_ms: int, *, is_hidden: bool) -> None:
+        self._watches.add(session, key, expire_ms, is_hidden=is_hidden)
 
     def unwatch(self, session: Session) -> None:
         self._watches.clear(session)

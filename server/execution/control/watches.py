@@ -43,8 +43,11 @@ class Watches:
         """How many keys are watched."""
         return sum(map(len, self._watchers.values()))
 
-    def add(self, session: Session, key: bytes, expire_ms: int = 0) -> None:
-        """`expire_ms` is when the key expires, which breaks the watch; 0 for never."""
+    def add(self, session: Session, key: bytes, expire_ms: int = 0, *, is_hidden: bool = False) -> None:
+        """`expire_ms` is when the key expires, which breaks the watch; 0 for never.
+
+        `is_hidden`: it had expired when it was watched, so that its deletion changes nothing.
+        """
         transaction = session.transaction
         if transaction.watch_broken:
             return  # whatever changes now
@@ -55,7 +58,7 @@ class Watches:
         own = watched.keys.setdefault(db, {})
         if key in own:
             return
-        own[key] = None
+        own[key] = is_hidden
         session.account.keep(len(key) + WATCH_BYTES)
         if transaction.unwatched is not None:
             self._forget_share(session)
@@ -116,12 +119,16 @@ class Watches:
         if account.kept:  # not when the client has gone, and its account is closed
             account.keep(-sum(map(len, keys)) - WATCH_BYTES * len(keys))
 
-    def changed(self, place: Place) -> None:
+    def changed(self, place: Place, *, is_removed: bool) -> None:
+        """Break the watches of a key that has changed."""
         db, key = place
         watchers = self._watchers.get(db, {}).get(key, ())
         for watched in list(watchers) if isinstance(watchers, (dict, tuple)) else (watchers,):
             session = cast("Session | None", watched.session)
             if session is None:
+                continue
+            if is_removed and watched.keys[db][key]:
+                watched.keys[db][key] = False
                 continue
             if not session.closing:  # else it runs no transaction
                 self.clear(session)  # as in Redis: no further change matters to it

@@ -284,10 +284,10 @@ def test_a_watch_breaks_when_its_key_changes_and_not_otherwise(tmp_path: Path) -
         for session, key in ((first, b"a"), (first, b"a"), (first, b"b"), (second, b"b")):
             watches.add(session, key)
         assert room.db.interest == {b"a": 1, b"b": 2}
-        watches.changed((room.db, b"c"))
-        watches.changed((ticks.engine.txn.databases[1], b"a"))
+        watches.changed((room.db, b"c"), is_removed=False)
+        watches.changed((ticks.engine.txn.databases[1], b"a"), is_removed=False)
         assert not first.transaction.watch_broken
-        watches.changed((room.db, b"a"))
+        watches.changed((room.db, b"a"), is_removed=True)
         assert first.transaction.watch_broken
         assert not second.transaction.watch_broken
         watches.clear(first)

@@ -126,6 +126,24 @@ def test_readers_that_had_no_turn_before_a_pause_have_it_afterwards(tmp_path: Pa
     in_loop(body())
 
 
+def test_the_deletion_of_a_key_that_was_hidden_breaks_no_watch(tmp_path: Path) -> None:
+    async def body() -> None:
+        with paused(tmp_path) as (ticks, client, other):
+            await ticks.ask(client, "XADD s 1-1 f v", "XADD t 1-1 f v", "PEXPIRE s 200", "PEXPIRE t 200")
+            await ticks.ask(client, "CLIENT PAUSE 5000 WRITE")
+            ticks.clock.now_ms += 300
+            await ticks.ask(client, "WATCH s")
+            await ticks.ask(other, "WATCH s t")
+            await ticks.ask(ticks.connect(), "CLIENT UNPAUSE")
+            await pass_ms(ticks, 1)
+            assert ticks.batches()[-1] == [b"MULTI", b"DEL s", b"DEL t", b"EXEC"]
+            assert (await ticks.ask(client, "MULTI", "DBSIZE", "EXEC"))[-1] == b"*1\r\n:0\r\n"
+            await ticks.ask(client, "XADD t 2-1 f v")
+            assert (await ticks.ask(other, "MULTI", "DBSIZE", "EXEC"))[-1] == b"*-1\r\n"
+
+    in_loop(body())
+
+
 def test_consumers_that_are_idle_stay_in_a_pause(tmp_path: Path) -> None:
     async def body() -> None:
         with paused(tmp_path) as (ticks, client, other):

@@ -303,9 +303,9 @@ class _Exporter:
 
 
 def _said(settings: dict[str, Any]) -> str:
-    if settings["schema"] is not None:
-        return f"--schema {settings['schema']!r} --mode {settings['mode']}"
-    return "--text" if settings["text"] else "neither --schema nor --text"
+    if settings.get("schema") is not None:
+        return f"--schema {settings['schema']!r} --mode {settings.get('mode')}"
+    return "--text" if settings.get("text") else "neither --schema nor --text"
 
 
 def _require_same_store(frozen: Frozen, last: Run) -> None:

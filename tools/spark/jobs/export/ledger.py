@@ -36,6 +36,7 @@ _LOCK: Final = f"{_FOLDER}/lock"
 _WHOLE = re.compile(r"([0-9]{8})\.json")
 _BEGUN = re.compile(r"([0-9]{8})\.begun\.json")
 _STAGED = re.compile(rf"{_FOLDER}/{_STAGING}[0-9a-f]{{8}}")
+_KINDS: Final = {"settings": dict, "snapshot": str, "offset": int, "time_ms": int, "rows": int, "streams": dict}
 # A file that Spark has written: its folders are its key and its day, and no part of the name leads elsewhere.
 _EXPORTED = re.compile(r"(?:[A-Za-z]+=[^/\0]+/)*part-[^/\0]+")
 
@@ -135,6 +136,8 @@ class Ledger:
             run = Run(**values)
             if run.run != number or _STAGED.fullmatch(run.staging) is None:
                 raise ValueError(f"run {run.run!r}, staged in {run.staging!r}")
+            if wrong := [name for name, kind in _KINDS.items() if not isinstance(getattr(run, name), kind)]:
+                raise ValueError(f"{wrong[0]} is {getattr(run, wrong[0])!r}")
             if stray := [file for file in run.files if _EXPORTED.fullmatch(file) is None]:
                 raise ValueError(f"{stray[0]!r} is no file of an export")
             return run

@@ -343,6 +343,8 @@ def test_a_directory_that_is_not_an_export_is_refused(
         {"files": [7]},
         {"run": 2},
         {"run": "1"},
+        {"time_ms": "now"},
+        {"settings": []},
     ],
 )
 def test_a_list_that_was_forged_has_no_file_moved(
