@@ -195,6 +195,7 @@ class CountingClient(SlowClient):
 
 def test_sockets_become_known_little_by_little_and_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("riverbed.server.network.glance._LEARN_S", 0.0)  # one in each look
+    monkeypatch.setattr("riverbed.server.network.glance._READ_S", 60.0)
     with contextlib.ExitStack() as stack:
         pairs = [socket.socketpair() for _ in range(4)]
         for end in itertools.chain(*pairs):
