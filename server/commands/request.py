@@ -67,8 +67,11 @@ class Transactions(Protocol):
     def execute(self, request: Request) -> Reply:
         """Run what the session has queued, or `request.run`, as one transaction; -> the list of the replies (EXEC)."""
 
-    def watch(self, session: Session, key: bytes, expire_ms: int) -> None:
-        """Break the session's next transaction if `key` of its database changes, or expires then (WATCH)."""
+    def watch(self, session: Session, key: bytes, expire_ms: int, *, is_hidden: bool) -> None:
+        """Break the session's next transaction if `key` of its database changes, or expires then (WATCH).
+
+        `is_hidden`: it has expired, and its deletion is no change.
+        """
 
     def unwatch(self, session: Session) -> None: ...
 
