@@ -26,6 +26,11 @@ async def pass_ms(ticks: Ticks, ms: int) -> None:
     await ticks.settle()
 
 
+async def deliver_one(ticks: Ticks, client: Client) -> None:
+    await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", "XADD s 1-1 f v")
+    await ticks.ask(client, "XREADGROUP GROUP g a STREAMS s >")
+
+
 @pytest.mark.parametrize("kind", ["WRITE", "ALL"])
 def test_what_expires_is_hidden_and_deleted_afterwards(tmp_path: Path, kind: str) -> None:
     async def body() -> None:
@@ -68,8 +73,7 @@ def test_a_transaction_that_begins_a_pause_puts_keys_where_others_have_expired(t
 def test_a_claim_whose_moment_comes_in_a_pause_waits_for_its_end(tmp_path: Path) -> None:
     async def body() -> None:
         with paused(tmp_path) as (ticks, client, reader):
-            await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", "XADD s 1-1 f v")
-            await ticks.ask(client, "XREADGROUP GROUP g a STREAMS s >")
+            await deliver_one(ticks, client)
             await ticks.ask(reader, "XREADGROUP GROUP g b BLOCK 0 CLAIM 300 STREAMS s >")
             late = ticks.connect()
             await ticks.ask(late, "XREADGROUP GROUP g c BLOCK 400 CLAIM 300 STREAMS s >")
@@ -87,8 +91,7 @@ def test_a_claim_whose_moment_comes_in_a_pause_waits_for_its_end(tmp_path: Path)
 def test_who_waits_for_something_else_by_the_end_of_a_pause_is_not_tried_again(tmp_path: Path) -> None:
     async def body() -> None:
         with paused(tmp_path) as (ticks, client, reader):
-            await ticks.ask(client, "XGROUP CREATE s g 0 MKSTREAM", "XADD s 1-1 f v")
-            await ticks.ask(client, "XREADGROUP GROUP g a STREAMS s >")
+            await deliver_one(ticks, client)
             await ticks.ask(reader, "XREADGROUP GROUP g b BLOCK 400 CLAIM 300 STREAMS s >")
             await ticks.ask(client, "CLIENT PAUSE 5000 WRITE")
             await pass_ms(ticks, 350)

@@ -84,7 +84,9 @@ class Ledger:
         if whole:
             self.last = self._read(whole[-1], f"{_FOLDER}/{whole[-1]:08}.json")
         if begun:
-            self._finish(self._read(begun[-1], _begun(begun[-1])))
+            interrupted = self._read(begun[-1], _begun(begun[-1]))
+            self._require_own_files(interrupted)
+            self._finish(interrupted)
         for name in names:
             if name.startswith(_STAGING):
                 self._files.delete(f"{_FOLDER}/{name}")
@@ -125,7 +127,6 @@ class Ledger:
         self.last = run
 
     def _read(self, number: int, name: str) -> Run:
-        """The list of run `number`, which must not have files moved but those of an export: others may write here."""
         path = self._files.path(name)
         try:
             values = json.loads(self._files.read(name))
@@ -134,15 +135,23 @@ class Ledger:
             if not 1 <= (version := values.pop("version")) <= _VERSION:
                 raise Failure(f"{path} has version {version}; this program knows 1 to {_VERSION}")
             run = Run(**values)
-            if run.run != number or _STAGED.fullmatch(run.staging) is None:
-                raise ValueError(f"run {run.run!r}, staged in {run.staging!r}")
+            if run.run != number:
+                raise ValueError(f"it is of run {run.run!r}")
             if wrong := [name for name, kind in _KINDS.items() if not isinstance(getattr(run, name), kind)]:
                 raise ValueError(f"{wrong[0]} is {getattr(run, wrong[0])!r}")
-            if stray := [file for file in run.files if _EXPORTED.fullmatch(file) is None]:
-                raise ValueError(f"{stray[0]!r} is no file of an export")
             return run
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Failure(f"{path} is damaged: {error!r}") from error
+
+    def _require_own_files(self, run: Run) -> None:
+        """Raise Failure if a list would have files moved that no export has written: others may write here."""
+        try:
+            stray = [run.staging] if _STAGED.fullmatch(run.staging) is None else []
+            stray += [file for file in run.files if _EXPORTED.fullmatch(file) is None]
+        except TypeError as error:  # no texts
+            raise Failure(f"{self._files.path(_begun(run.run))} is damaged: {error!r}") from error
+        if stray:
+            raise Failure(f"{self._files.path(_begun(run.run))} is damaged: {stray[0]!r} is not of an export")
 
 
 def _begun(run: int) -> str:
