@@ -260,7 +260,8 @@ class Failures:
     def _refusal(self, refusal: Refusal, kept: bytes = b"", times: int = 1) -> Settled:
         """The reply to a command that was undone, except for its `kept` part; counted as so many errors."""
         error = partial_error(kept, MISCONF[refusal].encode())
-        self._stats.count_error(error, times)
+        if times:
+            self._stats.count_error(error, times)
         return Settled(error_line(error))
 
     def _answer_nothing(self) -> None:

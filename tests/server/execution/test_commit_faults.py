@@ -139,6 +139,27 @@ def test_every_reply_is_true_whichever_file_operation_of_a_commit_fails(
             shutil.rmtree(place)
 
 
+def test_each_reply_of_an_undone_tick_is_counted_as_one_error(tmp_path: Path) -> None:
+    async def body() -> None:
+        rotation = Rotation(tmp_path, "everysec")
+        ticks = rotation.ticks
+        writer, wrong = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, "XADD s 5-5 f v")
+        ticks.files.fail("write", errno.EIO, after=0)
+        writer.send("XADD s 6-6 f v", "XADD s 7-7 f v")
+        wrong.send("XADD s 1-1 f v")
+        await ticks.settle()
+        replies = [*writer.replies(), *wrong.replies()]
+        assert [reply.startswith(b"-") for reply in replies] == [True] * 3
+        assert ticks.executor.stats.error_replies == 3
+        assert min(ticks.executor.stats.errors.values()) > 0
+        rotation.ticks.server.maintenance.stop()
+        rotation.ticks.server.checkpoints.stop()
+        rotation.ticks.engine.abandon()
+
+    in_loop(body())
+
+
 def test_a_batch_that_can_neither_be_synced_nor_taken_back_is_answered_by_nothing(tmp_path: Path) -> None:
     async def body() -> None:
         rotation = Rotation(tmp_path / "live", "always")
