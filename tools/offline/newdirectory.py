@@ -24,6 +24,7 @@ from riverbed.store.disk.real_files import DIRECTORY_MODE
 from riverbed.tools.console.console import Failure, notes
 
 PARTIAL_MARK: Final = ".partial-"
+LOADING_MARK: Final = ".loading-"  # what tasks of Spark have written for it
 
 
 @contextlib.contextmanager
@@ -73,7 +74,8 @@ def left_over(target: Path) -> list[Path]:
     target = target.resolve()
     if not target.parent.is_dir():
         return []
-    return sorted(path for path in target.parent.iterdir() if path.name.startswith(f"{target.name}{PARTIAL_MARK}"))
+    marks = (f"{target.name}{PARTIAL_MARK}", f"{target.name}{LOADING_MARK}")
+    return sorted(path for path in target.parent.iterdir() if path.name.startswith(marks))
 
 
 def _left_over(target: Path) -> str:

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import lmdb
+
+from riverbed.store.errors import StoreError
+from riverbed.store.format.rows import DECODE_ERRORS
+
+# What a store or a snapshot raises that cannot be read, or has rows that no store writes.
+UNREADABLE: Final = (StoreError, lmdb.Error, OSError, *DECODE_ERRORS)
+
 
 class SourceError(Exception):
     """A read or write that cannot be done because of an option, a path, a schema or the data."""

@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import lmdb
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
@@ -18,7 +17,7 @@ from riverbed.store.ids import id_text
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.columns.streams import Range, key_text
-from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
+from riverbed.tools.spark.errors import UNREADABLE, DataLossError, OptionError, SourceError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.filters import push
 from riverbed.tools.spark.reading.locations import Place, may_have_columns, open_place, resolve
@@ -118,7 +117,7 @@ class SnapshotReader(DataSourceReader):
         except DataLossError:
             if options.fail_on_data_loss:
                 raise
-        except (StoreError, lmdb.Error, ValueError, OSError) as error:
+        except UNREADABLE as error:
             raise SourceError(f"cannot read {partition.place.name}: {error}") from error
 
     def _batches(self, reader: TableReader, span: Span) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import lmdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -32,12 +31,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from riverbed.store.errors import StoreError
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.columns.convert import converter
 from riverbed.tools.columns.decode import EntryBatch
 from riverbed.tools.columns.projection import MAX_FIELDS, column_name
-from riverbed.tools.spark.errors import OptionError, SourceError
+from riverbed.tools.spark.errors import UNREADABLE, OptionError, SourceError
 from riverbed.tools.spark.reading.locations import open_place, resolve
 from riverbed.tools.spark.reading.named import require_named
 from riverbed.tools.spark.reading.options import ReadOptions, Table
@@ -111,7 +109,7 @@ def inferred_schema(options: ReadOptions) -> StructType:
             for name in batch.names():
                 if name in found or len(found) < _MAX_NAMES:
                     found.setdefault(name, _Seen()).add(batch.column(name))
-    except (StoreError, lmdb.Error, ValueError, OSError) as error:
+    except UNREADABLE as error:
         raise SourceError(f"cannot sample {', '.join(options.paths)}: {error}") from error
     common = {name: seen for name, seen in found.items() if seen.entries * _COMMON >= entries}
     return StructType([*_ABOUT_ENTRY, *_fields(common, options)])

@@ -28,7 +28,7 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.streams import numbered_streams
 from riverbed.tools.columns.streams import Range, StreamHere
-from riverbed.tools.spark.errors import DataLossError, OptionError
+from riverbed.tools.spark.errors import UNREADABLE, DataLossError, OptionError, SourceError
 from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
 from riverbed.tools.spark.reading.locations import Place, live_place, may_have_columns, open_place, series
@@ -135,9 +135,13 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @contextlib.contextmanager
     def _reading(self, place: Place) -> Iterator[TableReader]:
-        tables = open_place(place, self._options)
-        with tables.env.begin() as txn:
-            yield TableReader(tables, txn)
+        """Raises SourceError, also for what goes wrong while the reader is in use."""
+        try:
+            tables = open_place(place, self._options)
+            with tables.env.begin() as txn:
+                yield TableReader(tables, txn)
+        except UNREADABLE as error:
+            raise SourceError(f"cannot read {place.name}: {error}") from error
 
     def _end_of(self, place: Place) -> Offset:
         with self._reading(place) as reader:

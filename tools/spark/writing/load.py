@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.ids import id_text
 from riverbed.tools.console.console import Failure
 from riverbed.tools.loading.sinks import DirectorySink
-from riverbed.tools.offline.newdirectory import new_directory, refuse_existing
+from riverbed.tools.offline.newdirectory import LOADING_MARK, left_over, new_directory, refuse_existing
 from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.writing.rows import Entry
 
@@ -56,7 +57,7 @@ class BulkLoad:
     @property
     def staging(self) -> Path:
         target = self.target.absolute()
-        return target.with_name(f"{target.name}.loading-{self.token}")
+        return target.with_name(f"{target.name}{LOADING_MARK}{self.token}")
 
     def begin(self) -> None:
         """Make the staging directory.  Raises OptionError when the target exists already."""
@@ -94,6 +95,8 @@ class BulkLoad:
             raise SourceError(f"cannot make {self.target}: {error}") from error
         finally:
             self.abandon()
+        for path in left_over(self.target):
+            warnings.warn(f"{path} is of a load of the same directory that was killed, or still runs", stacklevel=2)
 
     def abandon(self) -> None:
         """Delete what tasks have written."""

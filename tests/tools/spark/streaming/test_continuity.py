@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from riverbed.store.snapshot.restore import restore_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.tools.spark.errors import DataLossError
+from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.locations import open_place
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
@@ -22,6 +22,7 @@ from riverbed.tools.spark.streaming import streaming
 from riverbed.tools.spark.streaming.streaming import EntryStreamReader
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
+from tests.support.store.planting import damage, do
 from tests.tools.spark.stores import freeze
 
 StartAnother = Callable[..., RiverbedServer]
@@ -86,6 +87,21 @@ def add(client: redis.Redis, key: str, first: int, end: int) -> list[Any]:
         for number in range(first, end):
             pipeline.xadd(key, {"n": number})
         return pipeline.execute()
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["entries", "keys"])
+def test_damaged_rows_of_a_live_store_are_told_as_of_this_source(tmp_path: Path, table: str) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    for number in range(5):
+        product.run("XADD", "s", f"{number + 1}-0", "n", number)
+    product.close()
+    damage(tmp_path / "data", do.change(table, b"\xff"))
+
+    with pytest.raises(SourceError, match=r"^cannot read data: "):
+        Query(tmp_path / "data").batch()
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from riverbed.tools.live.redisclient import Address, RedisClient, Word
 from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.writing.identity import Names, SortedRuns
 from riverbed.tools.spark.writing.journal import Job, commit
+from riverbed.tools.spark.writing.load import BulkLoad
 from riverbed.tools.spark.writing.options import WriteOptions, write_options
 from riverbed.tools.spark.writing.rows import Entry, row_maker
 from riverbed.tools.spark.writing.server import Connection, Sender
@@ -673,6 +674,19 @@ def test_a_new_directory_has_the_rows_and_is_a_sound_store(spark: SparkSession, 
         (f"s{number % 4}", number, "even" if number % 2 == 0 else None) for number in range(3000)
     )
     assert [row._ms for row in rows if row._key == "s0"] == [number + 1 for number in range(0, 3000, 4)]
+
+
+def test_what_a_killed_load_has_left_is_named_by_the_next_one(tmp_path: Path) -> None:
+    killed, target = BulkLoad(tmp_path / "new", 0, "0123abcd"), tmp_path / "new"
+    killed.begin()
+    load = BulkLoad(target, 0, "4567cdef")
+    load.begin()
+    part = load.write_part(0, 0, [Entry(b"s", None, [b"n", b"1"])])
+
+    with pytest.warns(UserWarning, match=r"new\.loading-0123abcd is of a load of the same directory that was killed"):
+        load.finish([part])
+    with pytest.raises(OptionError, match=r"is not empty.*new\.loading-0123abcd: half made"):
+        BulkLoad(target, 0, "89abcdef").begin()
 
 
 def test_a_new_directory_is_not_made_when_anything_is_wrong(spark: SparkSession, tmp_path: Path) -> None:
