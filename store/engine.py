@@ -199,15 +199,15 @@ class Engine:
         keep_expired, txn.keep_expired = txn.keep_expired, True  # the primary says when a key has expired
         appended = False
         try:
+            if self.log.end.position == 0:  # before the batches select another database
+                self.keeper.write_preface()
+                if self.log.end.position == 0 and txn.log_db != NO_DATABASE and self.log.end.offset:
+                    raise LogWriteError("a new file of the log could not be begun")
             for batch in batches:
                 for requests in batch.pieces():
                     replay.require_selected(txn, requests)
                     replay.execute_requests(txn, self._execute, requests)
                     txn.drop_log()
-            if self.log.end.position == 0:
-                self.keeper.write_preface()
-                if self.log.end.position == 0 and txn.log_db != NO_DATABASE and self.log.end.offset:
-                    raise LogWriteError("a new file of the log could not be begun")
             begin = self.log.end.position
             self.log.writer.append_verbatim(data_of(batches), batches[-1].offset)
             appended = True
@@ -238,6 +238,9 @@ class Engine:
         txn.unlogged = None
         del txn.log[mark.lines :]
         txn.extension_bytes, txn.changes = mark.extension_bytes, mark.changes
+        # The undone lines may have selected it, and a file that begins now is not to begin with that: its preface comes
+        # behind the replay.
+        txn.log_db = NO_DATABASE
         self.commit(now_ms)
         self.state.restore(txn.changes)
 

@@ -98,19 +98,21 @@ def put_in_place(
     replids: ReplicationIds | None,
     files: Files,
     *,
+    preface: bytes = b"",
     backlog: Sequence[LogFile] = (),
 ) -> None:
     """Replace the store by `places.work`/data.mdb and `places.base`, which are durable and not open.
 
-    `old` is the present manifest; the next one lists `base` and `incr`, and `backlog` of its files as history that is
-    kept.  Raises OSError.  The caller calls `settle` afterwards, after an error and after success.
+    `old` is the present manifest; the next one lists `base` and `incr`, which begins with `preface`, and `backlog` of
+    its files as history that is kept.  Raises OSError.  The caller calls `settle` afterwards, after an error and after
+    success.
     """
     work = places.work
     plan = json.dumps({"base": base.name, "incr": incr.name}).encode()
     write_file(work / _PLAN, [plan], files)
     files.sync_directory(work)
     files.rename(places.base, places.home / base.name)
-    files.close(files.create(places.home / incr.name))
+    write_file(places.home / incr.name, [preface], files)
     owner = places.data.stat()
     for path in (work / DATA_NAME, places.home / base.name, places.home / incr.name):
         give_access(path, owner)

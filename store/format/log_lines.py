@@ -27,6 +27,7 @@ from typing import Final, NamedTuple
 # crc32c and google-crc32c take the same time (190 ns on 200 bytes, 1.0 us on 20 KB, annotation's tail included);
 # crc32c also reads memoryviews and continues a sum in one call.
 from riverbed.store.checksum import crc32c
+from riverbed.store.format.meta import NO_DATABASE
 
 ANNOTATION_START: Final = b"#CK:"
 EXTENSION_START: Final = b"#RB:"
@@ -99,6 +100,11 @@ def encode_command(words: list[bytes]) -> bytes:
     parts = [b"*%d\r\n" % len(words)]
     parts += [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
     return b"".join(parts)
+
+
+def encode_select(selected: int) -> bytes:
+    """SELECT of the database that is in force; empty for NO_DATABASE."""
+    return b"" if selected == NO_DATABASE else encode_command([b"SELECT", b"%d" % selected])
 
 
 def command_size(words: list[bytes]) -> int:

@@ -223,7 +223,7 @@ class Log:
         Reads what the log holds when the first batch is requested: later appends do not appear.  Raises CorruptionError
         when the log is not whole up to `min_position` (default `start`), and for any damage but a torn tail; see
         `reader.py`.  The first pass makes durable everything behind `durable`, which the disk may not have.  The end of
-        the first pass opens the log for appends, or sets `torn_tail`.
+        the first pass opens the log for appends, or sets `torn_tail`.  Any later pass finds the log whole up to `end`.
         """
         is_first = self.condition.refusal in (UNREAD, UNCUT)
         parts = self.home.parts()
@@ -234,7 +234,7 @@ class Log:
         else:
             parts[-1] = replace(parts[-1], size=self.writer.position)
         reader = self._reader(parts)
-        yield from reader.batches(start, min_position or start)
+        yield from reader.batches(start, min_position or start if is_first else self.end)
         if is_first and reader.end is not None:
             self._continue_at(parts[-1], reader.end, reader.torn_tail)
 
@@ -248,6 +248,7 @@ class Log:
 
     def _continue_at(self, last: LogPart, end: LogPosition, torn_tail: TornTail | None) -> None:
         self.writer.set_end(end)
+        self.follows_power_cut = False  # what it took is known now
         self.listing.measure_closed()
         self.torn_tail = torn_tail
         if torn_tail is not None:

@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import lmdb
 
@@ -31,8 +31,10 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.errors import CorruptionError, StoreError
+from riverbed.store.format.log_lines import encode_select
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
+from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.manifest import LogFile
 from riverbed.store.log.reader import LogReader, list_parts
@@ -90,6 +92,13 @@ _COMMANDS_A_COMMIT: Final = 256
 MAX_BACKLOG_BYTES: Final = 64 << 20
 # Copy once more if more than one page in this many is free.
 _FREE_PART: Final = 10
+
+
+class _LogStart(NamedTuple):
+    """How the new log begins: its ids, and the SELECT in its incr, as what comes next has none of its own."""
+
+    replids: ReplicationIds | None
+    preface: bytes
 
 
 @dataclass(slots=True)
@@ -195,14 +204,23 @@ class Compaction:
         report = Report()
         self._files.make_directory(self._places.work)
         try:
-            made, replids = self._make_tables(plan, report)
+            made, start = self._make_tables(plan, report)
             base, incr = self._write_log(made, plan, report)
             self._files.rename(made / STATE_DIRECTORY / DATA_NAME, self._places.work / DATA_NAME)
             shutil.rmtree(made)
             backlog = [] if report.has_new_id else self._backlog(plan)
             report.backlog_bytes = sum(file.size or 0 for file in backlog)
             self._cut_padding({file.name for file in backlog})
-            put_in_place(self._places, self._manifest, base, incr, replids, self._files, backlog=backlog)
+            put_in_place(
+                self._places,
+                self._manifest,
+                base,
+                incr,
+                start.replids,
+                self._files,
+                preface=start.preface,
+                backlog=backlog,
+            )
         except BaseException:
             with contextlib.suppress(OSError, StoreError):
                 settle(self._places, self._files)
@@ -227,20 +245,20 @@ class Compaction:
     def _purged(self, done: int, total: int) -> None:
         self._steps(PURGING, done, total)
 
-    def _make_tables(self, plan: Plan, report: Report) -> tuple[Path, ReplicationIds | None]:
-        """-> the directory of the new tables, and the replication ids of the new log."""
+    def _make_tables(self, plan: Plan, report: Report) -> tuple[Path, _LogStart]:
+        """-> the directory of the new tables, and how the new log begins."""
         first, second = self._places.work / "first", self._places.work / "second"
         with self._old_tables() as tables:
             report.work_bytes = self._copy(tables, first, COPYING)
         with TablesFromLog(first, self._execute, self._files) as made:
-            replids = self._change(made, plan, report)
+            start = self._change(made, plan, report)
             has_holes = _has_holes(made.tables)
             if has_holes:
                 report.work_bytes = (made.tables.path / DATA_NAME).stat().st_size
                 report.work_bytes += self._copy(made.tables, second, COPYING_AGAIN)
         if has_holes:
             shutil.rmtree(first)
-        return second if has_holes else first, replids
+        return second if has_holes else first, start
 
     def _copy(self, source: Tables, directory: Path, step: str) -> int:
         """Copy every row into new tables in `directory`, in the order of the keys; -> the size of their file.
@@ -273,8 +291,8 @@ class Compaction:
             target.env.sync(True)
             return (target.path / DATA_NAME).stat().st_size
 
-    def _change(self, made: TablesFromLog, plan: Plan, report: Report) -> ReplicationIds | None:
-        """Execute the log's tail, expire keys and trim streams; -> the replication ids of the new log."""
+    def _change(self, made: TablesFromLog, plan: Plan, report: Report) -> _LogStart:
+        """Execute the log's tail, expire keys and trim streams; -> how the new log begins."""
         wishes, txn = self._wishes, made.txn
         place = txn.position
         assert place is not None, "the plan has seen to it"
@@ -306,10 +324,11 @@ class Compaction:
         txn.log.clear()
         txn.log_db = selected  # the next commands of a primary go to this database
         txn.replids = replids
-        position = LogPosition(self._manifest.next_seq(plan.end.file_seq), 0, plan.end.offset)
+        preface = encode_preface(encode_select(selected), plan.end.offset, wishes.now_ms)
+        position = LogPosition(self._manifest.next_seq(plan.end.file_seq), len(preface), plan.end.offset)
         purge_all(txn, position, purged=self._purged)
         made.make_durable()
-        return replids
+        return _LogStart(replids, preface)
 
     # -- log -----------------------------------------------------------------------------------------------------------
 

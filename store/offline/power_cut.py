@@ -13,7 +13,7 @@ from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import LogHome
 from riverbed.store.options import DEFAULT_MAP_BYTES
-from riverbed.store.swap import Places, settle
+from riverbed.store.swap import Places, end_compaction
 from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.environment import Tables
 
@@ -28,10 +28,13 @@ def settle_after_power_cut(places: Places, files: Files) -> bool:
     was_cut = power_loss.is_in_doubt(places.state)
     if power_loss.is_marked(places.state) and not was_cut:
         _sync_log(places, files)
-    has_settled = settle(places, files)
+    power_loss.resolve_doubt(places.state)
+    has_settled = end_compaction(places, files)
     if was_cut:
         with contextlib.suppress(StoreError, lmdb.Error):
             _cut_lost_writes(places.state.parent, files)
+    if power_loss.is_marked(places.state):  # last: where this is killed, the next start or tool does all of it again
+        power_loss.end_use(places.state)
     return has_settled
 
 

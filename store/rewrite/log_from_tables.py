@@ -4,7 +4,7 @@ The tables hold all of the state that the last checkpoint covers.  What came aft
 with it.
 
     1  base and incr are written, and not listed yet    a crash here leaves files that the next try writes over
-    2  the tables get the beginning of the incr as their position
+    2  the tables get the end of the incr, which has a SELECT alone, as their position
     3  the manifest lists both                           from here on the directory is whole
 
 Between 2 and 3 there is no manifest: a server refuses the directory, and another try begins at 1.  This module does not
@@ -18,13 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import StoreError
+from riverbed.store.format.log_lines import encode_select
 from riverbed.store.format.meta import META_POSITION, PositionRow, read_position
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY, base_name
 from riverbed.store.log import manifest as manifests
+from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.manifest import LogFile, Manifest
@@ -77,13 +80,13 @@ def rebuild_log(
                 seq = max(before.file_seq, 0) + 1
                 files.make_directory(home)
                 files.sync_directory(directory)
+                preface = encode_preface(encode_select(before.selected), before.offset, now_ms)
                 manifest, base = write_log(
-                    home, pieces(tables, txn), files, offset=before.offset, seq=seq, now_ms=now_ms
+                    home, pieces(tables, txn), files, offset=before.offset, seq=seq, preface=preface, now_ms=now_ms
                 )
+                position = PositionRow(seq, len(preface), before.offset, before.selected)
             with tables.env.begin(write=True) as txn:
-                txn.put(
-                    META_POSITION, PositionRow(seq, 0, before.offset, before.selected).pack(), db=tables.handles["meta"]
-                )
+                txn.put(META_POSITION, position.pack(), db=tables.handles["meta"])
             tables.env.sync(True)
         finally:
             tables.close()
@@ -92,13 +95,14 @@ def rebuild_log(
 
 
 def write_log(
-    home: Path, state: Iterable[Piece], files: Files, *, offset: int, seq: int, now_ms: int
+    home: Path, state: Iterable[Piece], files: Files, *, offset: int, seq: int, preface: bytes, now_ms: int
 ) -> tuple[Manifest, BaseSize]:
-    """Write a base that holds `state`, and an empty incr `seq` that begins at `offset`; -> a manifest of the two.
+    """Write a base that holds `state`, and an incr `seq` that begins at `offset`; -> a manifest of the two.
 
+    The incr has no more than the `preface` of the database that is selected there: the base may end with another one.
     The manifest is not written yet.  Raises OSError.
     """
     size = write_base(home / base_name(_BASE_SEQ), state, files, offset=offset, now_ms=now_ms)
     incr = LogFile.incr(seq, offset)
-    files.close(files.create(home / incr.name))
+    write_file(home / incr.name, [preface], files)
     return Manifest(base=LogFile.base(_BASE_SEQ, size.size, size.command_bytes), incrs=(incr,)), size

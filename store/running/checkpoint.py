@@ -90,6 +90,9 @@ class Durability:
 
         Raises LogWriteError, which breaks the log, or lmdb.Error.
         """
+        if self._unsynced is not None and self._condition.broken and self._log_error is None:
+            # another sync of the log has failed meanwhile, and may have been told what was lost of this one
+            self._tables.distrust(str(self._condition.refusal))
         try:
             if self._unsynced is not None:
                 self._writer.was_synced(self._unsynced, self._log_error)

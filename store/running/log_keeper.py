@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from riverbed.store.errors import LogWriteError
-from riverbed.store.format.log_lines import encode_command
+from riverbed.store.format.log_lines import encode_select
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.tail import KnownOffsets
@@ -130,8 +130,7 @@ class LogKeeper:
 
     def _select(self) -> bytes:
         """The SELECT that is in force, which a file begins with; empty without one."""
-        selected = self._txn.log_db
-        return b"" if selected == NO_DATABASE else encode_command([b"SELECT", b"%d" % selected])
+        return encode_select(self._txn.log_db)
 
     def _now_ms(self) -> int:
         return int(self._clock.time() * 1000)

@@ -1,8 +1,8 @@
 """Makes a data directory from a snapshot, for a server to start on.
 
-    SNAPSHOT/data.mdb   -- copied, verified -->   DIR/state/data.mdb        its position: the beginning of incr 1
+    SNAPSHOT/data.mdb   -- copied, verified -->   DIR/state/data.mdb        its position: the end of incr 1
                         -- rewritten ------->     DIR/appendonlydir/        base 1: the same state, as commands
-                                                                            incr 1: empty, at the snapshot's offset
+                                                                            incr 1: a SELECT, at the snapshot's offset
 
 Each half alone is enough to recover everything, as in any data directory.  The replication offset continues from the
 snapshot's, with the same replication ids, so that a replica can start from a backup and be sent only what is newer.  A
@@ -22,12 +22,13 @@ from typing import Final
 from riverbed.store.disk.copying import PIECE_BYTES
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import CorruptionError, why_undecoded
+from riverbed.store.format.log_lines import encode_select
 from riverbed.store.format.meta import META_POSITION, NO_DATABASE, PositionRow, read_position, read_replids
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
+from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.commands import Piece
-from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
@@ -50,7 +51,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
     says of it; OSError, lmdb.Error.
     """
     files = files or OsFiles()
-    position = LogPosition(_FIRST_INCR, 0, snapshot.manifest.offset)
+    offset, time_ms = snapshot.manifest.offset, snapshot.manifest.time_ms
     home = directory / LOG_DIRECTORY
     _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
     with closing(Tables(directory / STATE_DIRECTORY, snapshot.manifest.data_file.size, frozen=True)) as copied:
@@ -61,7 +62,8 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
             was_at = read_position(txn.get)
             # what a primary sends next goes to the database that was selected there
             selected = NO_DATABASE if was_at is None else was_at.selected
-            txn.put(META_POSITION, PositionRow(*position, selected).pack())
+            preface = encode_preface(encode_select(selected), offset, time_ms)
+            txn.put(META_POSITION, PositionRow(_FIRST_INCR, len(preface), offset, selected).pack())
             replids = read_replids(txn.get)
         tables.env.sync(True)
         with tables.env.begin() as txn:
@@ -71,9 +73,10 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
                 home,
                 state,
                 files,
-                offset=position.offset,
-                seq=position.file_seq,
-                now_ms=snapshot.manifest.time_ms,
+                offset=offset,
+                seq=_FIRST_INCR,
+                preface=preface,
+                now_ms=time_ms,
             )
         manifests.replace(home / LOG_MANIFEST, replace(manifest, replids=replids), files)
     except DECODE_ERRORS as error:

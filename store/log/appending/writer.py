@@ -297,12 +297,16 @@ class LogWriter:
     def sync_bytes(self, unsynced: Unsynced) -> None:
         """Make `unsynced` durable, in any thread, while more is appended; no file may be changed to meanwhile.
 
-        Raises OSError.
+        Raises OSError, also when another sync has failed: this one may report success for what is lost.
         """
         self._files.sync(unsynced.fd)
+        if self._condition.broken:
+            raise OSError(self._condition.refusal)
 
     def was_synced(self, unsynced: Unsynced, error: OSError | None) -> None:
-        """Note that `sync_bytes` has ended.  Raises LogWriteError when it failed, and the log is broken then."""
+        """Note that `sync_bytes` has ended.  Raises LogWriteError when it failed, or the log is broken by now."""
+        if self._condition.broken:
+            raise LogWriteError(self._condition.refusal)
         if error is not None:
             failure = self._condition.break_log(f"syncing the log failed: {error}", error)
             raise failure

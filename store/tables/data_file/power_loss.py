@@ -173,6 +173,9 @@ def _go_back(data: Path, fd: int) -> WentBack | None:
     """Overwrite the newer meta page with the older one; None when there is only one, or none.
 
     The copy gets the number of the commit before: LMDB wants even numbers in one place and odd ones in the other.
+
+    Pages that differ in the number alone are of a start that was killed behind this: the older one is no other commit,
+    and its number would be below those in the list of free pages.
     """
     first = os.pread(fd, _META_END, 0)
     size = int.from_bytes(first[_PAGE_SIZE_AT : _PAGE_SIZE_AT + 4], "little")
@@ -182,7 +185,8 @@ def _go_back(data: Path, fd: int) -> WentBack | None:
     if any(len(page) < _META_END or page[_MAGIC_AT : _MAGIC_AT + 8] != _MAGIC for page in pages):
         return None
     commits = [int.from_bytes(page[_COMMIT_AT:], "little") for page in pages]
-    if commits[0] == commits[1]:
+    first, second = (page[_MAGIC_AT:_COMMIT_AT] for page in pages)
+    if first == second:
         return None
     newer = commits.index(max(commits))
     before = max(min(commits) - 1, 0).to_bytes(8, "little")

@@ -119,7 +119,7 @@ def copied(state: list[Piece], directory: Path) -> Path:
     """A data directory with a log that holds a rewritten state, and no tables."""
     home = directory / LOG_DIRECTORY
     home.mkdir(parents=True)
-    manifest, _ = write_log(home, state, OsFiles(), offset=1, seq=1, now_ms=1)
+    manifest, _ = write_log(home, state, OsFiles(), offset=1, seq=1, preface=b"", now_ms=1)
     manifests.replace(home / LOG_MANIFEST, manifest, OsFiles())
     return directory
 

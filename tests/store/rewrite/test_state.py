@@ -29,7 +29,7 @@ def load(state: list[Piece], directory: Path, **options: Any) -> Store:
     """A fresh store made from a rewrite."""
     home = directory / LOG_DIRECTORY
     home.mkdir(parents=True)
-    manifest, _ = write_log(home, state, OsFiles(), offset=12_345, seq=1, now_ms=1)
+    manifest, _ = write_log(home, state, OsFiles(), offset=12_345, seq=1, preface=b"", now_ms=1)
     manifests.replace(home / LOG_MANIFEST, manifest, OsFiles())
     return Store(directory, **options)
 

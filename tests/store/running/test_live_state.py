@@ -45,3 +45,32 @@ def test_a_long_log_is_left_to_the_next_start(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(StateLostError, match=r"could not be rebuilt: .*damaged"):
         store.engine.rollback(store.clock.now_ms)
     store.kill()
+
+
+@pytest.mark.parametrize("place", ["in the middle", "in the last batch"])
+@pytest.mark.parametrize("follows_power_cut", [True, False])
+def test_a_log_that_was_damaged_since_it_was_written_is_not_taken_for_a_shorter_one(
+    tmp_path: Path, place: str, follows_power_cut: bool
+) -> None:
+    """Its end is known: what lacks there is neither a torn tail nor what a power cut before the start has taken."""
+    store = Store(tmp_path / "store")
+    store.add(b"s", "1-0")
+    store.checkpoint()
+    if follows_power_cut:
+        store.kill()
+        (store.directory / "state" / "in-use").write_text("another boot")
+        store.open()
+    ends = [store.engine.log.end.position]
+    for number in range(2, 12):
+        store.add(b"s", f"{number}-0", words=(b"f", b"v" * 100))
+        store.commit()
+        ends.append(store.engine.log.end.position)
+    with store.engine.log.home.parts()[-1].path.open("r+b") as file:
+        file.seek(ends[3] + 20 if place == "in the middle" else ends[-2] + 20)
+        file.write(bytes(60))
+    store.add(b"s", "99-0")
+    with pytest.raises(StateLostError, match=r"could not be rebuilt: .*appendonly"):
+        store.engine.rollback(store.clock.now_ms)
+    with pytest.raises(StateLostError):
+        store.engine.checkpoint()
+    store.kill()

@@ -302,6 +302,34 @@ def test_tables_are_not_believed_when_the_log_that_they_cover_could_not_be_synce
     store.engine.close()
 
 
+def test_a_second_start_goes_back_no_further_when_the_first_one_was_killed_or_wrote_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    for number in range(1, 6):
+        store.add(b"s", f"{number}-0")
+        store.checkpoint()
+    before = store.txn.position
+    store.fill(b"t", 500)
+    store.checkpoint()
+    store.kill()
+    state = store.directory / STATE_DIRECTORY
+    (state / "in-use").write_text("another boot")
+    assert power_loss.resolve_doubt(state) is not None
+    gone_back = (state / "data.mdb").read_bytes()
+    for _ in range(3):
+        assert power_loss.resolve_doubt(state) is None
+    assert (state / "data.mdb").read_bytes() == gone_back
+    assert list(check_pages(state / "data.mdb", lambda: True, lambda: None)) == []
+    tables = Tables(store.directory, _MAP)
+    txn = WriteTxn(tables)
+    assert txn.position == before
+    txn.abort()
+    tables.close()
+    store.open()
+    assert store.stream(b"t").length == 500
+    assert store.violations() == []
+    store.kill()
+
+
 def test_a_rewrite_may_delete_the_log_before_it_as_even_the_commit_before_does_not_need_it(tmp_path: Path) -> None:
     store = Store(tmp_path / "d")
     store.fill(b"s", 10)
