@@ -16,21 +16,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import lmdb
 
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.ownership import keep_access
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, REPLACED_TABLES, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.recovery.opening import find_log
 
 if TYPE_CHECKING:
     from riverbed.store.engine import Engine
-
-_REPLACED: Final = "replaced-state"
 
 
 def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
@@ -103,7 +101,7 @@ def _move_in(directory: Path, source: Path, files: Files) -> None:
     for file in new.files:
         files.rename(arriving_home / file.name, home / file.name)
     files.sync_directory(home)
-    files.rename(directory / STATE_DIRECTORY, source / _REPLACED)
+    files.rename(directory / STATE_DIRECTORY, source / REPLACED_TABLES)
     files.sync_directory(directory)
     leaving = tuple(file.as_history() for file in listed)
     manifests.replace(path, replace(new, history=leaving), files)

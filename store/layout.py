@@ -16,8 +16,14 @@ STREAMS_NAME: Final = "streams.jsonl"
 MANIFEST_NAME: Final = "manifest.json"
 # The folder of a server's own snapshots, in its data directory.
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
-# Where damaged tables are made again, by `riverbed check --repair` or a server.
+# Where damaged tables are made again, by `riverbed check --repair` or a server, and what may be in it.
 REPAIR_DIRECTORY: Final = "repair"
+DAMAGED_TABLES: Final = "damaged"
+REPAIR_NAMES: Final = frozenset({STATE_DIRECTORY, DAMAGED_TABLES})
+# Where a full sync is received, `sync-PID-XXXXXXXX`, and what may be in it.
+SYNC_PREFIX: Final = "sync-"
+REPLACED_TABLES: Final = "replaced-state"
+SYNC_NAMES: Final = frozenset({LOG_DIRECTORY, STATE_DIRECTORY, REPLACED_TABLES})
 # In a snapshot: its entries as Parquet, and the beginning of the names of those that are being made.
 COLUMNS_DIRECTORY: Final = "columns"
 COLUMNS_WORKING_PREFIX: Final = ".columns-"

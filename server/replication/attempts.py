@@ -1,7 +1,7 @@
 """When a replica connects to its primary again, and what went wrong before.
 
-A link that was lost is tried again at once, as the primary's log moves on; one that could not be made after a moment;
-after a refusal that lasts, later.  A full sync that failed here waits longer each time.
+A link that was lost is tried again at once, as the primary's log moves on; one that could not be made, or was lost as
+soon as it was, after a moment; after a refusal that lasts, later.  A full sync that failed here waits longer each time.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Attempts:
         self._failed_syncs = 0  # in a row
         self._sync_failure = ""
         self._down_since_s = clock.monotonic()
+        self._connected_s = 0.0
         self._next_s = 0.0
 
     @property
@@ -42,6 +43,7 @@ class Attempts:
 
     def connected(self) -> None:
         self.reason = ""
+        self._connected_s = self._clock.monotonic()
         self._failed_syncs = 0
         self._sync_failure = ""
 
@@ -52,7 +54,8 @@ class Attempts:
         """Note why there is no link, and wait; -> whether that is another reason than before."""
         is_news = str(error) != self.reason
         self.reason = str(error)
-        delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if was_connected else RETRY_S / 2
+        has_lasted = was_connected and self._clock.monotonic() - self._connected_s >= RETRY_S
+        delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if has_lasted else RETRY_S / 2
         if self._failed_syncs:
             doublings = min(self._failed_syncs - 1, _MAX_DOUBLINGS)
             delay_s = max(delay_s, min(SYNC_RETRY_S * 2**doublings, LASTING_RETRY_S))

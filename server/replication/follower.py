@@ -101,7 +101,8 @@ class Follower:
         if link is None:
             is_mending = self._met_damage and self._needs.core.repair.in_progress
             if self._connecting is None and self._attempts.is_due and not is_mending:
-                if self._engine.refusal in DISK_LACKS_ROOM:
+                # handing over needs none: it may be the cure
+                if self._engine.refusal in DISK_LACKS_ROOM and self._failover is None:
                     self._lost(LinkError(LACKS_ROOM, is_lasting=True))
                 else:
                     self._connect()
@@ -322,6 +323,7 @@ class Follower:
             if sync.take_slice(SLICE_BYTES, SLICE_COMMANDS):
                 self._take_soon()
         except FrameError as error:
+            self._attempts.sync_failed(error)  # it may come again with each full sync
             self.damaged(error)
         except (SyncError, LogWriteError, OSError) as error:
             self._sync_failed(error)

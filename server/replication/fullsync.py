@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +25,10 @@ import lmdb
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.replication import worker as replication_worker
 from riverbed.store.disk.durable_file import write_all_at
-from riverbed.store.disk.real_files import DIRECTORY_MODE
+from riverbed.store.disk.real_files import DIRECTORY_MODE, require_only
 from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import StoreError
+from riverbed.store.layout import SYNC_NAMES, SYNC_PREFIX
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import LogFile
 from riverbed.store.log.streamed.batch import data_of
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-DIRECTORY_PREFIX: Final = "sync-"
+_NAME: Final = re.compile(rf"{SYNC_PREFIX}\d+(-[0-9a-f]+)?")
 # How far the tables may be behind what has come when the swap begins, and before reading pauses.
 NEAR_BYTES: Final = 1 << 20
 FAR_BYTES: Final = 64 << 20
@@ -90,7 +92,7 @@ class FullSync:
         self._replayed: LogPosition | None = None
         self._news = asyncio.Event()
         # what an earlier process with the same number left may still be on its way out
-        self._directory = self._engine.directory / f"{DIRECTORY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
+        self._directory = self._engine.directory / f"{SYNC_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
         with contextlib.ExitStack() as held:
             held.callback(_remove, tasks, self._directory)
             self._log = self._begin_log()
@@ -253,9 +255,20 @@ class FullSync:
 
 
 def remove_leftovers(directory: Path, tasks: Tasks) -> None:
-    """Delete what the full syncs of earlier processes have left behind."""
+    """Delete what the full syncs of earlier processes have left behind.
+
+    A server may be told to work in any folder: what only has such a name, and holds other files, stays.
+    """
     with contextlib.suppress(OSError):  # the next start tries again
-        _remove(tasks, *(path for path in directory.iterdir() if path.name.startswith(DIRECTORY_PREFIX)))
+        _remove(tasks, *(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and _is_ours(path)))
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        require_only(path, SYNC_NAMES)
+    except OSError:
+        return False
+    return True
 
 
 def _remove(tasks: Tasks, *paths: Path) -> None:

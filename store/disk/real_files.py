@@ -15,7 +15,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -51,6 +51,17 @@ def require_plain(directory: Path) -> None:
 def require_directory(path: Path) -> None:
     """Raise UnsafeFileError when anything but a directory is at `path`."""
     _is_there(path, stat.S_IFDIR)
+
+
+def require_only(path: Path, names: Collection[str]) -> None:
+    """Raise UnsafeFileError when anything but a directory is at `path`, or one in which there is more than `names`.
+
+    For a directory that is about to be deleted.
+    """
+    if _is_there(path, stat.S_IFDIR):
+        for name in os.listdir(path):
+            if name not in names:
+                raise UnsafeFileError(f"{path / name} is none of Riverbed's files: move it away")
 
 
 def require_file(path: Path) -> None:

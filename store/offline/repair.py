@@ -35,9 +35,9 @@ from riverbed.store.disk.durable_file import cut_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
-from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.real_files import require_directory, require_only
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
+from riverbed.store.layout import REPAIR_DIRECTORY, REPAIR_NAMES, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import LogHome
 from riverbed.store.log.reader import LogReader, TornTail, list_parts
@@ -126,8 +126,8 @@ class Repair:
     def _require_ours(self) -> None:
         places = self._places
         places.require_plain()
-        for name in (REPAIR_DIRECTORY, REPLACED_DIRECTORY):
-            require_directory(self._directory / name)
+        require_only(self._work, REPAIR_NAMES)
+        require_directory(self._directory / REPLACED_DIRECTORY)
         with contextlib.suppress(CorruptionError):  # the check finds it as well
             require_ours(self._directory, self._files)
 

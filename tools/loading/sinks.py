@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.ids import MAX_ID, StreamID, id_text, make_id, parse_id
+from riverbed.store.streams.stream import Stream
 from riverbed.tools.console.console import Failure, counted
 from riverbed.tools.live.redisclient import RedisClient, ReplyError, fields
 from riverbed.tools.offline.newdirectory import PARTIAL_MARK
@@ -91,8 +92,16 @@ class DirectorySink:
         return self._db.stream(key, 0) is not None
 
     def last_id(self, key: bytes) -> StreamID:
-        stream = self._db.stream(key, 0)
+        stream = self._live(key)
         return StreamID(0) if stream is None else stream.last_id
+
+    def _live(self, key: bytes) -> Stream | None:
+        """The stream to append to: one whose deadline has passed is deleted first, as a server deletes it."""
+        stream = self._db.stream(key, 0)
+        if stream is not None and 0 < stream.expire_ms <= time.time() * 1000:
+            self._db.expire(stream)
+            return None
+        return stream
 
     def run(self, words: Words) -> None:
         self._execute(self._txn, self._db, words)
@@ -101,7 +110,7 @@ class DirectorySink:
     def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
         last_id = self.last_id(key)
         new_id = _next_id(last_id) if entry_id is None else _explicit_id(entry_id, last_id)
-        (self._db.stream(key, 0) or self._db.create(key)).append_entry(new_id, words)
+        (self._live(key) or self._db.create(key)).append_entry(new_id, words)
         self._waiting_entries += 1
         self._count(words)
 

@@ -30,10 +30,10 @@ from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.background.worker_modules import REPAIR
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
-from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.real_files import require_only
 from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import LogWriteError, StateLostError, StoreError, UnsafeFileError
-from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
+from riverbed.store.layout import DAMAGED_TABLES, REPAIR_DIRECTORY, REPAIR_NAMES, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ _WAIT_S: Final = 0.01
 AGAIN_S: Final = 600.0
 # New tables number streams from so far on: a SCAN, whose cursor is a number of the old ones, then misses no key.
 _NUMBERS_APART: Final = 1 << 32
-_DAMAGED: Final = "damaged"
 
 
 class RepairError(Exception):
@@ -115,7 +114,7 @@ class Repairs:
         if self._status.in_progress:
             raise CommandError("ERR a repair is under way already")
         try:
-            require_directory(self._directory)
+            require_only(self._directory, REPAIR_NAMES)
         except UnsafeFileError as error:
             raise CommandError(f"ERR {error}") from None
         block = Block((), None, request.argv, is_for_work=True)
@@ -150,8 +149,8 @@ class Repairs:
 
     def remove_leftovers(self) -> None:
         """Delete what a repair has left, in a thread, as there may be gigabytes."""
-        with contextlib.suppress(UnsafeFileError):
-            require_directory(self._directory)
+        with contextlib.suppress(OSError):  # an UnsafeFileError is told when a repair wants the place
+            require_only(self._directory, REPAIR_NAMES)
             if self._engine.files.exists(self._directory):
                 self._removal = self._remove()
 
@@ -200,7 +199,7 @@ class Repairs:
             self._ticks.want_tick()
             await asyncio.sleep(0)
         self._require_same(tables)
-        self._exchange(self._directory / STATE_DIRECTORY, self._directory / _DAMAGED)
+        self._exchange(self._directory / STATE_DIRECTORY, self._directory / DAMAGED_TABLES)
         self._checkpoints.checkpoint_later()  # the one that the damage was in the way of
         return engine.log.end
 
@@ -229,6 +228,7 @@ class Repairs:
     async def _clear(self) -> None:
         if self._removal is not None:
             await asyncio.wait([self._removal])
+        require_only(self._directory, REPAIR_NAMES)
         if self._engine.files.exists(self._directory):
             await self._remove()
         if self._engine.files.exists(self._directory):

@@ -15,12 +15,13 @@ import pytest
 
 from riverbed.server.replication import applier
 from riverbed.server.replication.applier import SLICE_BYTES, SLICE_COMMANDS
-from riverbed.server.replication.follower import Follower
+from riverbed.server.replication.follower import Follower, State
 from riverbed.server.replication.link import LinkError
 from riverbed.server.replication.needs import Needs
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
-from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.errors import Refusal
+from riverbed.store.format.log_lines import FrameError, encode_annotation, encode_command
 from riverbed.store.log.streamed.batch import StreamedBatch
 from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.running.checkpoint import Durability
@@ -216,3 +217,101 @@ def test_a_checkpoint_finds_few_rows_to_write_although_all_streams_go_on_changin
     in_loop(body())
     assert len(found) > 1  # one of them while more was to be applied
     assert max(found[:-1]) < BATCH + PART
+
+
+class Ending(Link):
+    """One that ends when it is given up."""
+
+    def __init__(self, following: Follower) -> None:
+        super().__init__(0.0)
+        self._following = following
+
+    def fail(self, error: Exception) -> None:
+        assert isinstance(error, LinkError)
+        self._following.link_lost(error)
+
+
+def test_a_link_that_is_lost_as_soon_as_it_is_made_is_tried_again_after_a_moment(tmp_path: Path) -> None:
+    """A primary that cannot read a file of its log says that it goes on, and ends the link then."""
+    attempts = 0
+
+    async def body() -> None:
+        nonlocal attempts
+        ticks = Ticks(tmp_path)
+        following: Any = Follower(ticks.server.replication.needs, ticks.server.replication.primary, "127.0.0.1", 1)
+
+        def connect() -> None:
+            nonlocal attempts
+            attempts += 1
+            following._link = Ending(following)
+            following.link_made()
+            following.link_continues("a" * 40, "")
+            asyncio.get_running_loop().call_soon(following.link_lost, LinkError("the primary closed the link"))
+
+        following._connect = connect
+        following.start()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert attempts == 1
+        for _ in range(20):
+            ticks.clock.now_ms += 500
+            following.cycle()
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert 10 <= attempts <= 21
+        following.stop()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_full_sync_whose_log_cannot_be_taken_waits_longer_each_time(tmp_path: Path) -> None:
+    """A batch that is too long for this replica comes with each of them."""
+
+    class TooLong:
+        pending_bytes = total_bytes = read_bytes = 0
+        is_behind = False
+
+        def take_slice(self, most_bytes: int, most_commands: int) -> bool:
+            raise FrameError("a batch of 536870913 bytes")
+
+        def cancel(self) -> None: ...
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        following: Any = Follower(ticks.server.replication.needs, ticks.server.replication.primary, "127.0.0.1", 1)
+        waits = []
+        for _ in range(6):
+            following._link = Ending(following)
+            following.state = State.SYNC
+            following._full_sync = TooLong()
+            following._take()
+            waits.append(following._attempts._next_s - ticks.clock.monotonic())
+        assert waits == pytest.approx([1, 2, 4, 8, 10, 10])
+        found = dict(following.fields())
+        assert found["riverbed_full_sync_failures"] == 6
+        assert found["riverbed_full_sync_last_failure"] == "a batch of 536870913 bytes"
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_a_server_without_room_hands_over_all_the_same_and_follows_nobody_else(
+    tmp_path: Path, hands_over: bool
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        replication = ticks.server.replication
+        ticks.engine.refusals.reason = Refusal.DISK_NEARLY_FULL
+        failover = replication.failover if hands_over else None
+        following: Any = Follower(replication.needs, replication.primary, "127.0.0.1", 1, failover)
+        attempts = []
+        following._connect = lambda: attempts.append(None)
+        following.cycle()
+        assert len(attempts) == hands_over
+        following.stop()
+        ticks.engine.refusals.reason = None
+        ticks.close()
+
+    in_loop(body())

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,25 @@ def test_a_loaded_directory_is_sound_and_a_server_starts_on_it(start_riverbed: S
     with server.client() as client:
         assert client.ask("XLEN", "s") == b":1000\r\n"
         assert client.ask("XADD", "s", "2000-0", "f", "v") == b"$6\r\n2000-0\r\n"
+
+
+def test_a_stream_whose_deadline_has_passed_is_no_stream_to_append_to(start_riverbed: StartRiverbed) -> None:
+    """Its server was stopped before the deadline, and deletes it with all that is in it when it starts."""
+    server = start_riverbed()
+    with server.client() as client:
+        client.ask("XADD", "s", "9-0", "f", "old")
+        client.ask("XADD", "t", "9-0", "f", "old")
+        client.ask("PEXPIRE", "s", 300)
+        client.ask("PEXPIRE", "t", 3_600_000)
+    assert server.stop() == 0
+    time.sleep(0.4)
+    for key in ("s", "t"):
+        assert load(server.directory, key, given='{"id": "10-0", "fields": {"f": "new"}}\n')["entries"] == 1
+    assert load(server.directory, "s", given='{"id": "11-0", "fields": {"f": "new"}}\n')["entries"] == 1
+    server.start()
+    with server.client() as client:
+        assert client.ask("XLEN", "s") == client.ask("XLEN", "t") == b":2\r\n"
+        assert client.ask("PTTL", "s") == b":-1\r\n"
 
 
 def test_groups_of_the_stream_are_as_they_were(start_riverbed: StartRiverbed) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import lmdb
 import pytest
+from click.testing import CliRunner
 
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, REPAIR_DIRECTORY, STATE_DIRECTORY
+from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed, broken_invariants
 from tests.support.faults.disks import small_tmpfs, unmount
 from tests.support.faults.gate import Gate
@@ -259,6 +261,23 @@ def test_a_link_in_the_place_of_its_files_is_refused(start_riverbed: StartRiverb
     server.start()
     assert (elsewhere / "kept").exists()
     undo_damage(server)
+
+
+def test_a_folder_of_that_name_with_other_files_is_refused_and_stays(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed()
+    letter = server.directory / REPAIR_DIRECTORY / "letter.txt"
+    letter.parent.mkdir()
+    letter.write_text("Dear")
+    with server.client() as client:
+        client.ask("XADD", "s", "1-0", "f", "v")
+        reply = client.ask("RIVERBED", "REPAIR")
+    assert reply.startswith(b"-ERR ")
+    assert b"letter.txt is none of Riverbed's files: move it away" in reply
+    assert server.stop() == 0
+    result = CliRunner().invoke(main, ["check", str(server.directory), "--repair"])
+    assert result.exit_code == 2
+    assert "letter.txt is none of Riverbed's files" in " ".join(result.output.split())
+    assert letter.read_text() == "Dear"
 
 
 def test_damage_enters_no_snapshot(start_riverbed: StartRiverbed) -> None:
