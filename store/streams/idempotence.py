@@ -238,7 +238,10 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
         records_no = decode_stream_prefix(times.key())
         prefix = stream_prefix(records_no)
         row = txn.lmdb.get(prefix, db=txn.handles["idmp"])
-        duration_s = 0 if row is None else idmp.RecordsRow.unpack(prefix, row).duration_s
+        if row is None:  # dead, and half purged by an earlier version, which began with this row
+            start = stream_prefix(records_no + 1)
+            continue
+        duration_s = idmp.RecordsRow.unpack(prefix, row).duration_s
         while (key := times.key()).startswith(prefix):
             packed_record, entry_id = idmp.decode_record_time_key(key)
             if id_ms(entry_id) > now_ms - duration_s * 1000:

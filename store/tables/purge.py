@@ -30,8 +30,8 @@ _LOOKS_A_COMMIT: Final = 400
 # A slice of what a command has to wait for.
 _LOOKS_A_SLICE: Final = 4
 _NOTES_A_SLICE: Final = 1000
-# The tables whose keys begin with a stream's number.
-_STREAM_TABLES: Final = ("entries", "nodes", "idmp", "idmp_ids", "idmp_times")
+# The tables whose keys begin with a stream's number.  Times come before the records that they lead the sweep to.
+_STREAM_TABLES: Final = ("entries", "nodes", "idmp_times", "idmp", "idmp_ids")
 _GROUP_TABLES: Final = ("pel", "pel_by_consumer", "pel_by_time")
 
 

@@ -191,6 +191,22 @@ def test_dead_records_that_are_not_purged_yet_do_not_disturb_the_sweep(store: St
     assert rows(store) == [0, 0, 0]
 
 
+@pytest.mark.parametrize("end", [["DEL", "s"], ["FLUSHDB"], ["XCFGSET", "s", "IDMP-DURATION", "1000"]])
+@pytest.mark.parametrize("now_ms", [1, 1 << 40])
+def test_the_sweep_comes_between_any_two_slices_of_the_purge(store: Store, end: list[str], now_ms: int) -> None:
+    for number in range(600):
+        store.run("XADD", "s", "IDMP", f"p{number % 20}", f"i{number}", "*", "f", "v")
+    store.checkpoint()
+    store.run(*end)
+    slices = 0
+    while store.engine.purge(0.0):
+        slices += 1
+        sweep_all(store, now_ms)
+    assert slices > 5
+    assert rows(store) == [0, 0, 0]
+    assert store.violations() == []
+
+
 # -- the iid made of what an entry holds -------------------------------------------------------------------------------
 
 
