@@ -83,6 +83,7 @@ class SlicedCommand:
         "needs_view",
         "request",
         "rights",
+        "wait_end_ms",
         "work",
         "writes",
     )
@@ -96,6 +97,7 @@ class SlicedCommand:
         self._done = _NO_PROGRESS  # how far it has come, in the log or not
         self._has_logged = False
         self.nanoseconds = 0  # spent on it
+        self.wait_end_ms: int | None = None  # of the monotonic clock: when a client is answered that waits on behind it
         self.needs_view = False  # it waits until it is shown one
         self.is_alone = False  # nothing may use the tables before it goes on
         self.is_shown = True  # monitors have been, or need not be, shown it

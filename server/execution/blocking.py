@@ -14,6 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.dispatch import client_command
+from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.streams.options import parse_read
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.waiters import Place, Waiters
@@ -64,6 +65,8 @@ class Blocking:
         self.few = _FEW
         self.turn_s = TURN_S
         self._unserved: dict[Place, Iterator[Session]] = {}  # keys whose clients have their turns
+        # Clients that have begun to wait since the last commit, with their numbers: what they wait for may be undone.
+        self.uncommitted: list[tuple[Session, int]] = []
         self._served = 0  # clients of this turn
         self._has_blocked = False  # a client has begun to wait for very many keys in this turn
         self._turn_end = 0.0
@@ -75,6 +78,7 @@ class Blocking:
     def block(self, session: Session, block: Block) -> None:
         """Block the client, with this command."""
         self.waiters.block(session, block, self._core.monotonic_ahead_ms())
+        self.uncommitted.append((session, self.waiters.number_of(session)))
         self._arm_deadline()
         if block.has_news is not None:
             self._has_blocked = True
@@ -185,13 +189,37 @@ class Blocking:
     def _retry(self, session: Session, block: Block) -> Reply:
         """Run a blocked client's command again; -> the reply, a Block when the client waits on."""
         command = client_command(block.argv)
-        reply = self._calls.call(session, command, block.argv)
+        reply: Reply
+        try:
+            self._gate.check(command.flags)
+        except CommandError as error:
+            reply = self._calls.failures.refused(command, error)
+            self._calls.account(session, command, block.argv, session.attempts_ns)
+        else:
+            reply = self._calls.call(session, command, block.argv)
         if reply.__class__ is Block:
             self.waiters.postpone(session, reply.retry_ms, self._core.monotonic_ahead_ms())
             self._arm_deadline()
-        else:
-            self.end_wait(session, reply)
+            return reply
+        if reply.__class__ is SlicedCommand:
+            reply.wait_end_ms = self.waiters.end_of(session)
+        self.end_wait(session, reply)
         return reply
+
+    def undone(self) -> list[Session]:
+        """The tick was undone: end the waits that have begun in it, for a key or an ID that may not be there any more.
+
+        -> the clients, which are to be answered.
+        """
+        ended = []
+        for session, number in self.uncommitted:
+            block = session.blocked
+            if block is not None and self.waiters.waits(session, number) and not block.is_for_work:
+                self._calls.account(session, client_command(block.argv), block.argv, session.attempts_ns)
+                self.waiters.release(session)
+                ended.append(session)
+        self.uncommitted.clear()
+        return ended
 
     def end_wait(self, session: Session, reply: Reply) -> None:
         """Answer a client that waited for a key."""

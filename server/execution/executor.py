@@ -134,7 +134,7 @@ class Executor:
             forget=self.control.forget,
             events=events,
         )
-        self.failures.sliced_commands = self.sliced_commands
+        self.failures.sliced_commands, self.failures.waits = self.sliced_commands, self.blocking
         core.pubsub.deliver = delivery.push
         core.pubsub.leave = self.departures.begin
         self.blocking.kill = self.control.kill
@@ -365,6 +365,7 @@ class Executor:
             raise StateLostError(f"a commit has failed ({type(error).__name__})") from None
         else:
             self.sliced_commands.committed()
+            self.blocking.uncommitted.clear()
         if committed:
             offset = self.engine.log.offset
             for session in self.ran:

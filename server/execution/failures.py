@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import lmdb
 
@@ -60,10 +60,20 @@ class Sliced(Protocol):
         """The slices since the last commit were undone; -> each client whose command ends, and what was kept of it."""
 
 
+class Waits(Protocol):
+    """The waits of clients for keys."""
+
+    uncommitted: list[Any]  # those that have begun since the last commit
+
+    def undone(self) -> list[Session]:
+        """These were undone, and end; -> the clients, which are to be answered."""
+
+
 class Failures:
     """Undoes what failed, and answers the clients."""
 
-    sliced_commands: Sliced  # set by the executor
+    sliced_commands: Sliced  # set by the executor, as is
+    waits: Waits
 
     def __init__(self, core: Core, turns: Turns, gate: Gate, delivery: Delivery, events: Events) -> None:
         self._core = core
@@ -199,6 +209,7 @@ class Failures:
     def settle_replies(self) -> None:
         """Settle all replies so far: their commands are in the log, however the tick ends."""
         self.sliced_commands.committed()
+        self.waits.uncommitted.clear()
         offset = self._engine.log.end.offset
         for session in self._turns.answered():
             session.written_offset = offset  # the end of the tick may find nothing more to commit
@@ -225,6 +236,9 @@ class Failures:
                 self._undo_long_reply(session, session.long_reply, refusal)
         for session, kept_part in self.sliced_commands.undone():
             self._delivery.answer(session, self._refusal(refusal, kept_part))
+            self._turns.resume(session)
+        for session in self.waits.undone():
+            self._delivery.answer(session, self._refusal(refusal))
             self._turns.resume(session)
         self._gate.refresh()
 
@@ -267,7 +281,7 @@ class Failures:
     def _answer_nothing(self) -> None:
         """Cut off the clients whose replies rest on this tick: only the next start finds out what was done."""
         self._break_watches()
-        undone = {session for session, _ in self.sliced_commands.undone()}
+        undone = {session for session, _ in self.sliced_commands.undone()}.union(self.waits.undone())
         for session in self._turns.answered() | undone:
             if session in undone or not _has_settled_replies(session):
                 session.out.clear()

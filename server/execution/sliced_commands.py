@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -19,7 +20,7 @@ from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
 from riverbed.server.limits.views import Views
 from riverbed.server.protocol.encode import error_line
-from riverbed.server.protocol.replies import Conclusion, LongReply
+from riverbed.server.protocol.replies import Block, Conclusion, LongReply
 from riverbed.store.tables.view import OpenView
 
 if TYPE_CHECKING:
@@ -273,6 +274,8 @@ class SlicedCommands:
             self.drop(session)
         self._delivery.caller = None
         before = len(session.out)
+        if reply.__class__ is Block and sliced.wait_end_ms is not None:  # tried again in vain, it waits no longer
+            reply = replace(reply, deadline_ms=sliced.wait_end_ms - self._core.monotonic_ahead_ms())
         self._delivery.deliver_for(command, session, reply)
         if sliced.kept and session.long_reply is not None:
             session.long_reply.kept = sliced.kept

@@ -239,7 +239,7 @@ class Waiters:
                     del self._needed[place]
             drop_interest(place)
 
-    def _waits(self, session: Session, number: int) -> bool:
+    def waits(self, session: Session, number: int) -> bool:
         """Whether the client still waits with this number, and is not only leaving the line."""
         return self._numbers.get(session) == number
 
@@ -250,7 +250,7 @@ class Waiters:
         """The clients that wait for a key at this moment, in order of arrival."""
         lines = self._by_key.get(place, {}).values()
         numbered = [
-            (number, session) for line in lines for session, number in line.items() if self._waits(session, number)
+            (number, session) for line in lines for session, number in line.items() if self.waits(session, number)
         ]
         return [session for _, session in sorted(numbered, key=itemgetter(0))]
 
@@ -262,7 +262,7 @@ class Waiters:
         return [
             session
             for session, number in line.items()
-            if self._waits(session, number) and session.blocked is not None and len(session.blocked.keys) == 1
+            if self.waits(session, number) and session.blocked is not None and len(session.blocked.keys) == 1
         ]
 
     def in_turn(self, place: Place) -> Iterator[Session]:
@@ -271,7 +271,7 @@ class Waiters:
         turns: list[tuple[int, Session, Hashable]] = []
         for topic, line in self._by_key.get(place, {}).items():
             for session, number in line.items():
-                if not self._waits(session, number):
+                if not self.waits(session, number):
                     continue
                 turns.append((number, session, topic))
                 if topic is not None:
@@ -279,12 +279,12 @@ class Waiters:
         heapify(turns)  # numbers are unique
         while turns:
             number, session, topic = heappop(turns)
-            if self._waits(session, number):
+            if self.waits(session, number):
                 yield session
             if topic is None:
                 continue
             line = self._line(place, topic)
-            first = next((each for each in line.items() if self._waits(*each)), None)
+            first = next((each for each in line.items() if self.waits(*each)), None)
             if first is not None and number != first[1] <= last_number:
                 heappush(turns, (first[1], first[0], topic))
 
@@ -298,6 +298,14 @@ class Waiters:
     def is_over(self, session: Session, now_ms: int) -> bool:
         """Whether the client's deadline has passed."""
         return self._ends.get(session, now_ms) < now_ms
+
+    def number_of(self, session: Session) -> int:
+        """The number with which the client waits: another one each time that it begins to."""
+        return self._numbers[session]
+
+    def end_of(self, session: Session) -> int | None:
+        """The client's deadline, None when it waits for ever."""
+        return self._ends.get(session)
 
     def due(self, now_ms: int) -> Iterator[Session]:
         """The clients whose moment has passed; each must be released or postponed before the next is asked for."""

@@ -226,7 +226,7 @@ class StreamRead:
         if read:
             self._show_history(read, rows, showing)
             self._position = read[-1].entry_id
-        return Step.LAST if is_last else Step.GOES_ON
+        return Step.LAST if is_last or self._position == MAX_ID else Step.GOES_ON
 
     def _show_history(self, read: list[PendingEntry], rows: list[bytes], showing: Showing | None) -> None:
         if showing is None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from riverbed.store.ids import MAX_HALF
 from tests.support.pair import Pair
 from tests.support.raw import Node, RawClient
 from tests.support.read_log import LogTail
@@ -185,6 +186,17 @@ def test_each_entry_goes_to_one_consumer_and_history_shows_it_until_it_is_acknow
     assert both(pair, "XREADGROUP GROUP g Alice STREAMS s 0").count(b"-1\r\n") == 2
     assert both(pair, "XACK s g 1-1; XREADGROUP GROUP g Alice STREAMS s 0").count(b"-1\r\n") == 1
     assert both(pair, "XREADGROUP GROUP g Alice STREAMS s 2-1") == b"*1\r\n*2\r\n$1\r\ns\r\n*0\r\n"
+
+
+@pytest.mark.parametrize("count", [1, 299, 300, 301, 600])
+def test_history_that_ends_with_the_largest_id_is_whole(pair: Pair, count: int) -> None:
+    """Slices of it end with any entry, and behind this one there is no ID to go on with."""
+    last = f"{MAX_HALF}-{MAX_HALF}"
+    both(pair, "; ".join(f"XADD s {entry_id} f v" for entry_id in (*(f"{n}-0" for n in range(1, count)), last)))
+    both(pair, "XGROUP CREATE s g 0; XREADGROUP GROUP g Alice STREAMS s >")
+    for rest in ("STREAMS s 0", "COUNT 300 STREAMS s 0", f"STREAMS s {MAX_HALF}-{MAX_HALF - 1}"):
+        reply = both(pair, f"XREADGROUP GROUP g Alice {rest}")
+        assert (last.encode() in reply) == (count <= 300 or "COUNT" not in rest)
 
 
 def test_history_of_a_deleted_entry_has_a_null_for_its_fields_and_does_not_count(pair: Pair) -> None:
