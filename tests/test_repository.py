@@ -90,6 +90,23 @@ def code_folders() -> set[str]:
     return {path.parent.relative_to(ROOT).as_posix() for path in modules}
 
 
+# A group that is repeated possessively, or is atomic.
+POSSESSIVE = re.compile(r"""^[^#]*\brb?["'].*(?:[)][*+?]\+|[)]\{[\d,]+\}\+|\(\?>)""", re.MULTILINE)
+# Where the repetition of these ends, each branch of the group fails at its first byte, and so takes none.
+SOUND = {"text.py"}
+
+
+def test_no_group_of_an_expression_is_repeated_possessively() -> None:
+    """CPython before 3.11.5, as of Debian 12, keeps what the last, failed repetition has taken (gh-106052).
+
+    A single character or a set is no group.
+    """
+    assert POSSESSIVE.search('x = re.compile(rb"(?:a|b)++")')
+    assert POSSESSIVE.search("x = re.compile(r'(?>a|b)')")
+    assert not POSSESSIVE.search('x = re.compile(rb"([0-9]++)([a-z]*+)+")')
+    assert {path.name for path in sources(*CODE) if POSSESSIVE.search(path.read_text())} == SOUND
+
+
 def test_folders_of_tests_are_folders_of_the_code() -> None:
     tests = {path.parent.relative_to(ROOT / "tests").as_posix() for path in sources("tests")} - {"."}
     strange = {folder for folder in tests - code_folders() if folder.partition("/")[0] not in OTHER_TESTS}

@@ -19,6 +19,7 @@ import pytest
 import redis
 
 from tests.conftest import broken_invariants
+from tests.support.archives import unpack
 from tests.support.installation import (
     FOLDERS,
     Environment,
@@ -334,7 +335,7 @@ def test_a_source_distribution_can_be_installed(wheel: Path, foreign: Path, tmp_
     archive = build_sdist(copy_source(tmp_path / "source"), tmp_path / "sdist")
     with tarfile.open(archive) as files:
         assert not [file.name for file in files if file.issym()]
-        files.extractall(tmp_path / "unpacked", filter="data")
+    unpack(archive, tmp_path / "unpacked")
     [unpacked] = (tmp_path / "unpacked").iterdir()
     again = build_wheel(unpacked, tmp_path / "wheels")
     assert modules_in(again) == modules_in(wheel)

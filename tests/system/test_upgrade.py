@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tarfile
 from pathlib import Path
 
 import lmdb
@@ -27,6 +26,7 @@ from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from riverbed.store.tables.environment import Tables
 from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
+from tests.support.archives import unpack
 from tests.support.scripts.states import OF_NODES, OURS, state_of
 from tests.support.servers import RiverbedServer
 
@@ -36,8 +36,7 @@ pytestmark = pytest.mark.parametrize("fixture", ["riverbed-0.1", "format-4", "fo
 
 
 def unpacked(fixture: str, name: str, into: Path) -> Path:
-    with tarfile.open(FIXTURES / fixture / f"{name}.tar.xz") as archive:
-        archive.extractall(into, filter="data")
+    unpack(FIXTURES / fixture / f"{name}.tar.xz", into)
     return into
 
 

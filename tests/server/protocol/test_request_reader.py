@@ -404,6 +404,15 @@ def test_empty_lines_before_between_and_behind_requests_are_passed_over() -> Non
     assert read([empty + PING + empty + PING]) == ([[b"PING"]] * 2, None)
 
 
+@pytest.mark.parametrize("behind", [b"*-\r\n", b"*01\r\n", b"*\r\n", b"*x\r\n", b"*$4\r\n", b" *1\r\n"])
+def test_requests_without_words_end_where_another_one_begins(behind: bytes) -> None:
+    """The expression for them must not take a byte of what only begins like them, whatever CPython's version."""
+    alone = read([behind])
+    for before in (b"\r\n", b"*0\r\n", b" \t\n*-1\r\n", b"*0\r\n\r\n"):
+        for chunks in ways_to_send(before + behind):
+            assert read(chunks) == alone
+
+
 @pytest.mark.parametrize("authenticated", [False, True])
 @pytest.mark.parametrize("nothing", [b"\r\n", b"\n", b" \t\r\n", b"*0\r\n", b"*-1\r\n*0\r\n\n", b"*-99\r\n  \n"])
 def test_a_flood_of_requests_without_words_is_passed_over_in_few_calls(nothing: bytes, authenticated: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -33,6 +32,7 @@ from riverbed.store.ids import id_text, pack_id
 from riverbed.store.tables.damage.scrub import scrub_step
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.cli import main
+from tests.support.archives import unpack
 from tests.support.in_process import HandClock, Product
 from tests.support.store.stores import Store, claim_order, rewrite, sid
 
@@ -335,8 +335,7 @@ def test_a_time_that_is_too_large_is_the_largest(product: Product, tmp_path: Pat
 
 
 def test_rows_of_an_earlier_version_come_before_what_is_inserted_at_their_time(tmp_path: Path) -> None:
-    with tarfile.open(FIXTURE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(FIXTURE, tmp_path)
     restored = CliRunner().invoke(main, ["restore", str(tmp_path / "before"), str(tmp_path / "data")])
     assert restored.exit_code == 0, restored.output
     product = Product(tmp_path / "data", HandClock(NOW_MS * 2))
