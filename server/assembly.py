@@ -164,6 +164,7 @@ class Server:
         events.command_over.append(self.stopping.look_soon)
         events.gave_up += [self.maintenance.stop, self.checkpoints.stop, self.stopping.give_up]
         self.engine.state.on_remade = self._remade
+        self.engine.state.on_renumbered = self.executor.sliced_commands.renumbered
         self.checkpoints.on_durable.append(replication.primary.waits.check)
         self.maintenance.periodic += [
             self.rewriting.begin_if_due,

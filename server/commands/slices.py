@@ -77,6 +77,7 @@ class SlicedCommand:
         "_has_logged",
         "_view",
         "is_alone",
+        "is_lost",
         "is_shown",
         "kept",
         "nanoseconds",
@@ -100,6 +101,7 @@ class SlicedCommand:
         self.wait_end_ms: int | None = None  # of the monotonic clock: when a client is answered that waits on behind it
         self.needs_view = False  # it waits until it is shown one
         self.is_alone = False  # nothing may use the tables before it goes on
+        self.is_lost = False  # the numbers that it remembers may be those of other streams and groups by now
         self.is_shown = True  # monitors have been, or need not be, shown it
         self._view: View | None = None
 

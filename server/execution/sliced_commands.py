@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SLICES_S = 0.003
 NO_SLOT: Final = "ERR this reply needs a reader of the tables, and all of them are taken; try again later"
 STOPPING: Final = "ERR the server is stopping"
+LOST: Final = "ERR the tables were exchanged, or read again behind a command that had failed; ask for the rest again"
 
 
 class SlicedCommands:
@@ -242,6 +243,8 @@ class SlicedCommands:
             # all keys are looked at again only when the user has changed: there may be very many
             self._admission.check(session, command, request.argv, is_allowed=sliced.rights == session.rights)
             sliced.rights = session.rights
+            if sliced.is_lost:
+                raise CommandError(LOST)
             reply = self._calls.attempt(request, command, sliced.finish if is_last else sliced.step)
         except CommandError as error:
             reply = self._calls.failures.refused(command, error)  # writes are refused by now
@@ -294,6 +297,11 @@ class SlicedCommands:
     def are_among_streams(self) -> bool:
         """Whether a command is under way that may remember numbers of streams or groups."""
         return any(client_command(sliced.request.argv).rests_on_tables for sliced in self._by_session.values())
+
+    def renumbered(self) -> None:
+        """Have the commands end that may remember numbers of streams or groups: these are others now."""
+        for sliced in self._by_session.values():
+            sliced.is_lost = client_command(sliced.request.argv).rests_on_tables
 
     def finish_writes(self) -> None:
         """Run the rest of the commands that write, at once: the server stops, and leaves none half done.

@@ -39,6 +39,8 @@ class LiveState:
     def __init__(self, directory: Path, options: Options, execute: Execute, keeper: LogKeeper, txn: WriteTxn) -> None:
         # Called with the damage for which the tables were made again of the log.
         self.on_remade: Callable[[Exception], None] = ignore
+        # Called when streams and groups may have got other numbers than those that work under way remembers.
+        self.on_renumbered: Callable[[], None] = ignore
         self.changes_at_commit = 0  # what `WriteTxn.changes` was
         self._directory = directory
         self._options = options
@@ -67,6 +69,8 @@ class LiveState:
         The counter of changes is set to `changes`: the replay does not count all commands as clients' are counted.
         """
         txn = self._txn
+        # a copy takes its numbers long before its line is logged, or takes them in vain
+        renumbers = txn.copied_bytes > 0
         self._keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
         txn.abort()
         try:
@@ -80,9 +84,12 @@ class LiveState:
                     raise
                 self.make_again()
                 self.on_remade(damage)
+                renumbers = True
         except (OSError, lmdb.Error, StoreError) as error:
             raise self.lose(f"the state could not be rebuilt: {error}") from error
         txn.changes = self.changes_at_commit = changes
+        if renumbers:
+            self.on_renumbered()
 
     def make_again(self) -> None:
         """Empty the tables, and execute the whole log.  Raises StoreError, OSError, lmdb.Error; then call `restore`."""
@@ -122,6 +129,7 @@ class LiveState:
         txn, keeper = self._txn, self._keeper
         changes = txn.changes
         txn.change_tables(Tables(self._directory, self._options.map_bytes, syncs_later=True))
+        self.on_renumbered()
         if log is None:
             self._replay_tail()
             txn.changes = changes

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from riverbed.store.databases.copying import CopyInTheMaking
 from tests.server.execution.test_sliced_commands import (
     ENTRIES,
     LONG,
@@ -134,5 +135,46 @@ def test_streams_get_no_other_numbers_while_a_command_remembers_them(
         assert await ticks.ask(other, "DEBUG LOADAOF") == [b"+OK\r\n"]
         ticks.close()
         alone.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("has_copied", [False, True])
+@pytest.mark.parametrize("is_undone", [False, True])
+def test_a_command_does_not_take_its_stream_for_another_one_when_it_has_got_another_number(
+    ticks_of: Callable[..., Ticks], has_copied: bool, is_undone: bool
+) -> None:
+    """The log gives numbers out in the order of its lines: a copy that came to nothing has had one of its own."""
+
+    async def body() -> None:
+        ticks = ticks_of("store")
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD source 1-0 f v")
+        database = ticks.engine.txn.databases[0]
+        source = database.stream(b"source", 0)
+        assert source is not None
+        if has_copied:
+            CopyInTheMaking(database, source).close()
+        await ticks.ask(client, *(f"XADD a {number}-0 f v" for number in range(1, ENTRIES + 1)))
+        client.send("XDEL a " + " ".join(f"{number}-0" for number in range(1, ENTRIES + 1)))
+        sliced = None
+        while sliced is None or not sliced.kept:
+            await asyncio.sleep(0)
+            sliced = ticks.executor.sliced_commands.of(client.session)
+        if is_undone:
+            ticks.executor.failures.roll_back(ticks.engine.txn.mark())
+        (reply,) = await finish(ticks, client)
+        (length,) = await ticks.ask(other, "XLEN a")
+        left = int(length[1:])
+        if has_copied and is_undone:
+            done = ENTRIES - left
+            assert 0 < done < ENTRIES
+            assert reply.startswith(
+                b"-PARTIAL XDEL was done in part, which stays: the first %d of %d " % (done, ENTRIES)
+            )
+            assert b"The rest was not done: ERR the tables were exchanged, or read again" in reply
+        else:
+            assert (reply, left) == (b":%d\r\n" % ENTRIES, 0)
+        ticks.close()
 
     in_loop(body())
