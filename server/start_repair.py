@@ -31,7 +31,12 @@ def mended(config: Config, error: Exception) -> bool:
     log.error("the store did not open: %s", error)
     log.warning("looking whether the log is whole and the tables can be made again of it")
     try:
-        action = mend_tables(config.dir, Replayer().execute, now_ms=time.time_ns() // 1_000_000)
+        action = mend_tables(
+            config.dir,
+            Replayer().execute,
+            now_ms=time.time_ns() // 1_000_000,
+            load_truncated=config.aof_load_truncated,
+        )
     except (StoreError, lmdb.Error, OSError) as failure:
         log.error("the tables were not mended: %s", " ".join(str(failure).split()))
         return False

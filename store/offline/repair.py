@@ -72,8 +72,10 @@ def _unannounced(plan: ReplayPlan) -> None:
     """Announce nothing."""
 
 
-def mend_tables(directory: Path, execute: Execute, *, now_ms: int) -> Action | None:
+def mend_tables(directory: Path, execute: Execute, *, now_ms: int, load_truncated: bool) -> Action | None:
     """Make the tables of a stopped store again, if they are broken and the log is whole; None if it is not so.
+
+    A torn tail is cut off if `load_truncated`; else a log that has one is not whole.
 
     Raises what `Repair` and `Repair.mend` raise.
     """
@@ -85,6 +87,8 @@ def mend_tables(directory: Path, execute: Execute, *, now_ms: int) -> Action | N
             if len(found) < _KEPT:
                 found.append(violation)
         if check.log.is_missing or first[True] or all(violation.table == BACKLOG for violation in first[False]):
+            return None
+        if check.torn_tail is not None and not load_truncated:
             return None
         return repair.mend(check, first[False])[-1]
 

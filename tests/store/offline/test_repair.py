@@ -16,7 +16,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.errors import LockedError
 from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
-from riverbed.store.offline.repair import Action, Repair, RepairError
+from riverbed.store.offline.repair import Action, Repair, RepairError, mend_tables
 from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.support.store.dying import Reaper
 from tests.support.store.planting import Damage, damage, do, make_sound, set_meta, violations
@@ -152,6 +152,25 @@ def test_broken_tables_are_made_anew_of_the_log(sound: Path, how: Damage) -> Non
     assert is_sound(sound)
     assert contents(sound) == before
     assert mend(sound) == []
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+@pytest.mark.parametrize("load_truncated", [False, True])
+def test_a_start_cuts_a_torn_tail_beside_broken_tables_only_if_it_may(
+    sound: Path, is_torn: bool, load_truncated: bool
+) -> None:
+    if is_torn:
+        tear(sound)
+    damage(sound, do.empty("groups"))
+    before = log_of(sound).read_bytes()
+    action = mend_tables(sound, Replayer().execute, now_ms=1, load_truncated=load_truncated)
+    if is_torn and not load_truncated:
+        assert action is None
+        assert log_of(sound).read_bytes() == before
+        assert not (sound / "replaced").exists()
+    else:
+        assert action is not None
+        assert is_sound(sound)
 
 
 def test_pages_that_are_none_are_made_anew(sound: Path) -> None:
