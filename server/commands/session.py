@@ -92,6 +92,7 @@ class Session:
         "created_ms",
         "db",
         "failed_auths",
+        "guesses_from_ms",
         "held_push_bytes",
         "held_pushes",
         "id",
@@ -139,6 +140,7 @@ class Session:
         self.may_do_all = True  # the user may, so that no request need be looked at
         self.authenticated = False
         self.failed_auths = 0  # wrong passwords since the last right one
+        self.guesses_from_ms = 0  # no password of a transaction is looked at before this time
         self.created_ms = now_ms
         self.last_interaction_ms = now_ms
         self.last_command = b""

@@ -120,7 +120,6 @@ class Command:
     since: str
     summary: str
     tips: tuple[str, ...] = ()
-    find_keys: Callable[[list[bytes]], list[bytes]] | None = None
     redact: Redaction | None = None
     inner_at: int = 0  # where the words of another command begin, which are shown as that one says
     subcommands: dict[bytes, Command] = field(default_factory=dict)
@@ -192,7 +191,6 @@ def command(
     keys: KeySpec | None = None,
     categories: tuple[str, ...] | None = None,
     tips: tuple[str, ...] = (),
-    find_keys: Callable[[list[bytes]], list[bytes]] | None = None,
     redact: Redaction | None = None,
     inner_at: int = 0,
     reads_when_bare: bool = False,
@@ -227,7 +225,6 @@ def command(
             since or (above.since if above else _GROUP_SINCE.get(own_group, "1.0.0")),
             summary,
             tips,
-            find_keys,
             redact,
             inner_at,
         )

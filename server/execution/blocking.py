@@ -197,6 +197,8 @@ class Blocking:
             self._calls.account(session, command, block.argv, session.attempts_ns)
         else:
             reply = self._calls.call(session, command, block.argv)
+            if session.blocked is not block:
+                return reply  # it failed, its tick could not be committed either, and the client was answered
         if reply.__class__ is Block:
             self.waiters.postpone(session, reply.retry_ms, self._core.monotonic_ahead_ms())
             self._arm_deadline()
@@ -214,7 +216,9 @@ class Blocking:
         ended = []
         for session, number in self.uncommitted:
             block = session.blocked
-            if block is not None and self.waiters.waits(session, number) and not block.is_for_work:
+            if block is None or block.is_for_work or not self.waiters.waits(session, number):
+                continue
+            if client_command(block.argv).rests_on_tables:
                 self._calls.account(session, client_command(block.argv), block.argv, session.attempts_ns)
                 self.waiters.release(session)
                 ended.append(session)

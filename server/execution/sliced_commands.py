@@ -339,10 +339,13 @@ class SlicedCommands:
 
     def committed(self) -> None:
         """The slices that have run are in the log."""
+        offset = self._core.engine.log.offset
         for session in self._sliced:
             sliced = self.of(session)
             if sliced is not None:
                 sliced.committed()
+                if sliced.writes:  # its last slice may log nothing
+                    session.written_offset = offset
         self._sliced.clear()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 from riverbed.server.commands.table import Command, Flag
@@ -73,15 +74,40 @@ def key_positions(row: Command, words: list[bytes]) -> slice:
     """Where in `words` the keys are.  CommandError when there is none."""
     keyword = keyword_of(row)
     if keyword is not None:
-        token, start = keyword
-        for position in range(start, len(words)):
-            if words[position].upper() == token:
-                # Half of what follows are keys, the other half are IDs.
-                return slice(position + 1, position + 1 + (len(words) - position - 1) // 2)
-        raise CommandError(INVALID_ARGUMENTS)
+        position = _place_of(keyword[0], row, words)
+        if position is None:
+            raise CommandError(INVALID_ARGUMENTS)
+        # Half of what follows are keys, the other half are IDs.
+        return slice(position + 1, position + 1 + (len(words) - position - 1) // 2)
     spec = row.keys
     last = spec.last if spec.last >= 0 else len(words) + spec.last
     return slice(spec.first, last + 1, spec.step)
+
+
+def _place_of(token: bytes, row: Command, words: list[bytes]) -> int | None:
+    """Where a request has its token, as the command itself reads it: the name of a group may be spelled like it."""
+    counts = _argument_counts(row.syntax)
+    position = 1
+    while position < len(words):
+        word = words[position].upper()
+        if word == token:
+            return position
+        position += 1 + counts.get(word, 0)
+    return None
+
+
+@functools.cache
+def _argument_counts(syntax: str) -> dict[bytes, int]:
+    """How many words follow each token of a command."""
+    counts: dict[bytes, int] = {}
+    token = b""
+    for word in syntax.replace("[", "").replace("]", "").split():
+        if word.isupper():
+            token = word.encode()
+            counts[token] = 0
+        elif token:
+            counts[token] += 1
+    return counts
 
 
 def further_keys(row: Command, words: list[bytes]) -> list[int]:

@@ -182,7 +182,11 @@ class Selector:
 
     @property
     def keys_text(self) -> bytes:
-        return b"~*" if self.all_keys else b" ".join(map(bytes, self.keys.values()))
+        if self.all_keys:
+            return b"~*"
+        texts = [bytes(pattern) for pattern in self.keys.values()]
+        # no pattern may follow `~*`, by which all keys are meant: Redis refuses a file that it has written so
+        return b" ".join([b"%RW~*" if text == b"~*" else text for text in texts[:-1]] + texts[-1:])
 
     @property
     def channels_text(self) -> bytes:

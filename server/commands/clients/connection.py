@@ -73,6 +73,7 @@ def auth(request: Request) -> Reply:
     if len(words) == 1 and users.default.needs_no_password:
         raise CommandError(NO_PASSWORD_SET)
     name = words[0] if len(words) == 2 else DEFAULT_USER
+    _refuse_haste(request)
     user = users.log_in(name, words[-1])
     if user is None:
         return _refuse_password(request, name)
@@ -129,6 +130,7 @@ def _greet(request: Request) -> Work:
         option = args.take()
         if option.upper() == b"AUTH" and len(args) >= 2:
             login = args.take(), args.take()
+            _refuse_haste(request)
             user = request.context.users.log_in(*login)
             if user is None:
                 return _refuse_password(request, login[0])
@@ -178,10 +180,17 @@ def _refuse_password(request: Request, user: bytes) -> Reply:
     note(context, session, denial, user, COMMANDS[request.argv[0].upper()], request.argv)
     context.wrong_passwords.note(session.peer.address, context.clock.monotonic())
     refusal = CommandError(WRONGPASS)
-    if not request.may_block:
-        raise refusal
     deadline_ms = request.now_ms + min(session.failed_auths * _DELAY_MS, _MAX_DELAY_MS)
+    if not request.may_block:
+        session.guesses_from_ms = deadline_ms
+        raise refusal
     return Block((), deadline_ms, request.argv, is_for_work=True, on_timeout=lambda: refusal)
+
+
+def _refuse_haste(request: Request) -> None:
+    """Refuse a password in a transaction unseen, within the delay behind a wrong one: its reply cannot wait."""
+    if not request.may_block and request.now_ms < request.session.guesses_from_ms:
+        raise CommandError(WRONGPASS)
 
 
 # -- leaving and starting over -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from riverbed.server.commands.showing import Room
 from riverbed.server.commands.slices import in_slices
 from riverbed.server.commands.streams.entries import PAIR, entries_part
 from riverbed.server.commands.streams.options import ReadOptions, parse_read
-from riverbed.server.commands.streams.reads import LOOKUPS, ReadBudget, read_keys, stream_head, streams_head
+from riverbed.server.commands.streams.reads import LOOKUPS, ReadBudget, stream_head, streams_head
 from riverbed.server.commands.table import Flag, command
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import NULL_ARRAY, Block
@@ -51,7 +51,6 @@ _UNMEASURED_BYTES: Final = 5 << 20
     "[CLAIM min-idle-time] [NOACK] STREAMS key [key ...] id [id ...]",
     Flag.WRITE | Flag.BLOCKING | Flag.MOVABLEKEYS,
     summary="Reads for a consumer of a group: new entries, its own pending entries, or those that others left idle.",
-    find_keys=read_keys,
 )
 def xreadgroup(request: Request) -> Reply:
     """XREADGROUP GROUP group consumer [options] STREAMS key ... id ... -> entries by stream; see `xread`.

@@ -104,20 +104,10 @@ def _long_range(start: StreamID, end: StreamID, count: int | None, reverse: bool
     return room.reply([array_head(found), ShownRange(shown, start, end, found, reverse)])
 
 
-def read_keys(argv: list[bytes]) -> list[bytes]:
-    """The keys of an XREAD or XREADGROUP: the first half of what follows STREAMS."""
-    for position, word in enumerate(argv):
-        if word.upper() == b"STREAMS":
-            words = argv[position + 1 :]
-            return words[: len(words) // 2]
-    return []
-
-
 @command(
     "XREAD [COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds] STREAMS key [key ...] id [id ...]",
     Flag.READONLY | Flag.BLOCKING | Flag.MOVABLEKEYS,
     summary="Reads new entries of streams, and waits for them with BLOCK.",
-    find_keys=read_keys,
 )
 def xread(request: Request) -> Reply:
     """XREAD [COUNT n] [BLOCK ms] STREAMS key ... id ... -> what is newer than the IDs, a map of streams in RESP3."""

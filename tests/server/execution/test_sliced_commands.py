@@ -766,3 +766,25 @@ def test_a_client_that_takes_too_little_of_a_long_reply_is_closed_and_its_view_w
         ticks.close()
 
     in_loop(body())
+
+
+def test_a_long_command_whose_last_slice_changes_nothing_was_written_where_the_log_ends(
+    ticks_of: Callable[[str], Ticks],
+) -> None:
+    """WAIT behind it asks replicas for all of it."""
+
+    async def body() -> None:
+        ticks = ticks_of("store")
+        client, reader = ticks.connect(), ticks.connect()
+        await ticks.ask(client, *(f"XADD s {entry_id} f v" for entry_id in IDS))
+        await ticks.ask(reader, "PING")
+        absent = " ".join(f"{number}-1" for number in range(1, ENTRIES + 1))
+        client.send(f"XDEL s {ALL} {absent}")
+        assert await finish(ticks, client) == [b":%d\r\n" % ENTRIES]
+        assert client.session.written_offset == ticks.engine.log.end.offset
+        reader.send(f"XPENDING s g - + {ENTRIES}")
+        await ticks.settle()
+        assert reader.session.written_offset < client.session.written_offset
+        ticks.close()
+
+    in_loop(body())

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from riverbed.server.commands.request import Request
+from riverbed.server.commands.table import Command
+from riverbed.server.protocol.replies import Reply
 from tests.support.ticks import Client, Ticks, in_loop
 
 MANY = {"XREADGROUP": 150, "XREAD": 400}
@@ -176,5 +181,59 @@ def test_a_client_that_is_tried_again_writes_nothing_that_is_refused(tmp_path: P
         assert (client.session.blocked is None) == bool(options)
         ticks.executor.gate.replicate(no_writes="", no_reads="")
         ticks.close()
+
+    in_loop(body())
+
+
+def test_a_reader_whose_try_fails_in_a_tick_that_is_undone_is_answered_once(tmp_path: Path) -> None:
+    """The failed commit ends its wait while its command is under way; all clients of the tick are answered."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        writer, reader, third = ticks.connect(), ticks.connect(), ticks.connect()
+        await ticks.ask(writer, "XGROUP CREATE s g $ MKSTREAM")
+        calls: Any = ticks.executor.blocking._calls
+        attempt = calls.attempt
+        tries = 0
+
+        def fail(request: Request) -> Reply:
+            ticks.files.fail("write", errno.ENOSPC)
+            raise MemoryError
+
+        def attempt_once(request: Request, command: Command, handler: Callable[[Request], Reply]) -> Reply:
+            nonlocal tries
+            tries += command.name == b"XREADGROUP"
+            return attempt(request, command, fail if command.name == b"XREADGROUP" and tries == 1 else handler)
+
+        calls.attempt = attempt_once
+        reader.send("XREADGROUP GROUP g c BLOCK 0 STREAMS s >", "PING")
+        writer.send("XADD s 1-0 f v")
+        third.send("XADD t 1-0 f v", "PING")
+        await ticks.settle()
+        assert tries
+        assert writer.replies() == [DISK_FULL]
+        assert reader.replies() == [DISK_FULL, b"+PONG\r\n"]
+        assert third.replies()[-1] == b"+PONG\r\n"
+        assert not (writer.is_closed or reader.is_closed or third.is_closed)
+        ticks.files.forgive()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_shutdown_does_not_end_with_an_undone_tick(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, shutdown_timeout=10)
+        writer, operator = ticks.connect(), ticks.connect()
+        await ticks.ask(writer, "XADD s 1-0 f v")
+        ticks.files.fail("write", errno.ENOSPC)
+        writer.send("XADD s 2-0 f v")
+        operator.send("SHUTDOWN NOW")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert writer.replies() == [DISK_FULL]
+        assert operator.replies() == []
+        ticks.files.forgive()
+        await ticks.settle()
 
     in_loop(body())

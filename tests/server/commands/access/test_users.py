@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from riverbed.server.commands import load_commands
 from riverbed.server.commands.access.denials import _COMPARED, Denials
 from riverbed.server.commands.access.interface import Reason
 from riverbed.server.commands.access.user import User
-from riverbed.server.commands.access.users import MAX_FILE_BYTES
+from riverbed.server.commands.access.users import MAX_FILE_BYTES, Users
 from tests.conftest import StartRiverbed
 from tests.support.effort import measured
 from tests.support.raw import RawClient, encode
@@ -233,6 +234,51 @@ def test_no_command_reaches_a_key_that_is_not_the_users(server: RiverbedServer, 
         client.ask("SELECT", 1)
         assert client.ask(*line.split()) == NO_KEY
     assert admin.ask("XRANGE", "secret", "-", "+") == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "XREADGROUP COUNT 1 GROUP g streams streams payroll >",
+        "XREADGROUP GROUP g streams COUNT 1 streams payroll >",
+        "XREADGROUP BLOCK 1 GROUP streams streams STREAMS payroll >",
+        "XREADGROUP GROUP g s NOACK CLAIM 0 streams payroll >",
+    ],
+)
+def test_what_is_called_like_the_word_before_the_keys_is_not_taken_for_it(
+    server: RiverbedServer, admin: RawClient, line: str
+) -> None:
+    """A consumer may be; the key behind it would be looked at as if it were that word."""
+    admin.ask("XADD", "payroll", "1-1", "f", "v")
+    for group in ("g", "streams"):
+        admin.ask("XGROUP", "CREATE", "payroll", group, 0)
+    set_user(admin, "u", "on", "nopass", "~s*", "+@all")
+    with logged_in(server, "u") as client:
+        assert client.ask(*line.split()) == NO_KEY
+    assert admin.ask("COMMAND", "GETKEYS", *line.split()) == b"*1\r\n$7\r\npayroll\r\n"
+    assert admin.ask("XPENDING", "payroll", "g").startswith(b"*4\r\n:0\r\n")
+
+
+@pytest.mark.parametrize(
+    ("rules", "shown"),
+    [
+        ([b"%RW~*", b"~foo"], b"%RW~* ~foo "),
+        ([b"%R~*", b"~foo", b"%W~*"], b"%RW~* ~foo "),
+        ([b"%R~*", b"%W~foo"], b"%R~* %W~foo "),
+        ([b"~foo", b"%RW~*"], b"~foo ~* "),  # which are all keys again
+        ([b"(%RW~* ~foo +get)"], b"(%RW~* ~foo resetchannels -@all +get)"),
+    ],
+)
+def test_what_is_shown_of_a_user_is_what_a_file_may_say(rules: list[bytes], shown: bytes) -> None:
+    """A start with another line would be refused."""
+    load_commands()
+    line = bytes(Users().changed(b"u", [b"on", b"nopass", *rules]))
+    assert shown in line
+    again = Users()
+    again.add_lines([("users.acl:1", line.split(b" ")[1:])])
+    user = again.get(b"u")
+    assert user is not None
+    assert bytes(user) == line.replace(b"~foo ~* ", b"~* ")
 
 
 @pytest.mark.parametrize("key", [b"a\0secret", b"a\0", b"A", b"aa", b"", b"*", b"[a]", b"a\n"])

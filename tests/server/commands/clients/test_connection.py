@@ -316,3 +316,23 @@ def test_a_transaction_answers_a_wrong_password_at_once(tmp_path: Path) -> None:
         ticks.close()
 
     in_loop(body())
+
+
+@pytest.mark.parametrize("guess", ["AUTH boss {}", "HELLO 2 AUTH boss {}"])
+def test_a_transaction_guesses_no_faster(tmp_path: Path, guess: str) -> None:
+    """Its replies come at once: what is behind a wrong password is not looked at for as long as a reply would wait."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        guesser = ticks.connect()
+        await ticks.ask(guesser, "ACL SETUSER boss on >right ~* +@all")
+        replies = await ticks.ask(guesser, "MULTI", *(guess.format(word) for word in ("a", "b", "right")), "EXEC")
+        assert replies[-1].count(b"-WRONGPASS") == 3
+        for passed_ms, is_right in ((50, False), (51, True)):
+            ticks.clock.now_ms += passed_ms
+            replies = await ticks.ask(guesser, "MULTI", guess.format("right"), "EXEC")
+            assert (b"-WRONGPASS" not in replies[-1]) == is_right
+        assert await ticks.ask(guesser, "ACL WHOAMI") == [b"$4\r\nboss\r\n"]
+        ticks.close()
+
+    in_loop(body())
