@@ -266,7 +266,7 @@ def test_what_is_called_like_the_word_before_the_keys_is_not_taken_for_it(
         ([b"%R~*", b"~foo", b"%W~*"], b"%RW~* ~foo "),
         ([b"%R~*", b"%W~foo"], b"%R~* %W~foo "),
         ([b"~foo", b"%RW~*"], b"~foo ~* "),  # which are all keys again
-        ([b"(%RW~* ~foo +get)"], b"(%RW~* ~foo resetchannels -@all +get)"),
+        ([b"(%RW~* ~foo +xadd)"], b"(%RW~* ~foo resetchannels -@all +xadd)"),
     ],
 )
 def test_what_is_shown_of_a_user_is_what_a_file_may_say(rules: list[bytes], shown: bytes) -> None:
