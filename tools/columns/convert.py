@@ -155,7 +155,8 @@ def _decimals(values: pa.Array, target: pa.DataType) -> pa.Array:
     strange = _where(pc.is_null(plain), _only(values, _DECIMAL))
     if strange.null_count == len(strange):
         return plain
-    others = [None if value is None else _rounded(value.decode(), target.scale, most) for value in strange.to_pylist()]
+    texts = strange.cast(pa.binary()).to_pylist()  # columns have them as text
+    others = [None if text is None else _rounded(text.decode(), target.scale, most) for text in texts]
     return pc.coalesce(plain, pa.array(others, target))
 
 

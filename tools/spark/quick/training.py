@@ -65,6 +65,7 @@ def _work(spark: SparkSession, scratch: Path) -> None:
     snapshot = take_snapshot(scratch / "store", scratch / "snapshot", program=__name__)
     write_columns(snapshot)
     read = spark.read.format(NAME).schema("_key string, _timestamp timestamp, user string, amount double")
+    read = read.option("cacheDirectory", str(scratch / "cache"))  # the default one is locked while this is made
     for frame in (read_columns(spark, snapshot.path, _STREAM), read.load(str(snapshot.path))):
         frame.count()
         frame.where("user = 'u1'").orderBy("amount").limit(3).collect()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 import lmdb
 
@@ -47,8 +48,8 @@ _MAX_LISTED: Final = 10  # snapshots in an error
 class Place:
     """A snapshot of which every task of a query must read the same bytes.
 
-    `checksum` is the CRC-32C of its data.mdb.  `uri` None: `path` is on a disk that all tasks share; otherwise it names
-    the file system in which `path` is.  `columns`: the folder of columns to read, None for the tables.
+    `checksum` is the CRC-32C of its data.mdb.  `uri` is the snapshot's, and `path` is in its file system; without one
+    `path` is on a disk that all tasks share.  `columns`: the folder of columns to read, None for the tables.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Place:
 
     @property
     def where(self) -> str:
-        """The place's path or URI, for messages; unique."""
+        """The place's path or URI, for messages: without what may be a secret."""
         return self.path if self.uri is None else f"{self.uri.partition(':')[0]}://{self.path.lstrip('/')}"
 
 
@@ -71,13 +72,13 @@ class Place:
 
 def resolve(options: ReadOptions) -> list[tuple[Place, Snapshot]]:
     """The snapshots that the paths name, sorted by name.  Raises SourceError when a path names none."""
-    found: dict[str, tuple[Place, Snapshot]] = {}
+    found: dict[tuple[str | None, str], tuple[Place, Snapshot]] = {}
     for path in options.paths:
         places = list(_resolve(path, options))
         if options.as_of_ms is not None:
             places = [_newest(places, options.as_of_ms, path)]
         for place, snapshot in places:
-            found[place.where] = (place, snapshot)
+            found[place.uri, place.path] = (place, snapshot)
     return sorted(found.values(), key=lambda each: (each[0].name, each[0].path))
 
 
@@ -228,13 +229,16 @@ def _local(path: str) -> Path:
 
 def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
     filesystem, root = _filesystem(uri)
+    base, mark, query = uri.partition("?")
     try:
         folders = [root] if _exists(filesystem, f"{root}/{MANIFEST_NAME}") else _folders(filesystem, root)
         for folder in folders:
+            name = folder.rsplit("/", 1)[-1]
+            own = uri if folder == root else f"{base.rstrip('/')}/{quote(name)}{mark}{query}"
             manifest = filesystem.open_input_file(f"{folder}/{MANIFEST_NAME}").read()
             local = _fetch_head(filesystem, folder, uri, manifest, options)
             snapshot = Snapshot(local, decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}"))
-            yield _place(snapshot, folder, uri, folder.rsplit("/", 1)[-1]), snapshot
+            yield _place(snapshot, folder, own, name), snapshot
     except (StoreError, OSError) as error:
         raise SourceError(f"cannot read {uri}: {error}") from error
 

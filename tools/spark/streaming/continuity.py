@@ -18,6 +18,7 @@ restored stores.  A store with another id counts as the same when it has an entr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import xxhash
 
@@ -41,7 +42,7 @@ def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_ne
     """The progress of a stream that was read up to `end`."""
     row = stream.row
     seen = row.entries_added - EntryCounts(reader, row).after(end)
-    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, _numbering(reader))
+    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, numbering_of(reader))
 
 
 def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, StreamHere]) -> str | None:
@@ -76,7 +77,7 @@ def is_another(reader: TableReader, stream: StreamHere, at: Progress) -> bool:
         return found != at.mark.digest
     if (row.last_id, row.entries_added) == (at.last_id, at.seen):
         return False  # nothing was added; the numbers may differ, as in rebuilt tables
-    is_numbered_alike = at.numbering in ("", _numbering(reader))
+    is_numbered_alike = at.numbering in ("", numbering_of(reader))
     return (is_numbered_alike and at.number not in (None, row.stream_no)) or _missing(row, at) < 0
 
 
@@ -104,13 +105,36 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a stream began with when a batch was planned that reads it from there."""
+
+    first_id: StreamID
+    max_deleted_id: StreamID
+
+
+def trimmed_since(stream: StreamHere, planned: Beginning) -> str | None:
+    """Describe what a trim has taken between plan and task; None when it has taken nothing.
+
+    Where entries were deleted one by one as well, it is not known whether there was a trim.
+    """
+    row = stream.row
+    if (row.length and row.first_id <= planned.first_id) or row.max_deleted_id > planned.max_deleted_id:
+        return None
+    first = id_text(row.first_id).decode() if row.length else "its end"
+    return (
+        f"stream {stream.key_text} was trimmed up to {first} while its first batch was read; failOnDataLoss=false goes "
+        "on with the rest"
+    )
+
+
 def deleted_loss(streams: Mapping[StreamName, Progress]) -> str:
     """The error text for streams that were read and are not there any more."""
     names = ", ".join(f"{key_text(key)} (up to {id_text(at.last_id).decode()})" for (_, key), at in streams.items())
     return f"deleted after it was read, with all entries behind that: {names}; failOnDataLoss=false goes on without"
 
 
-def _numbering(reader: TableReader) -> str:
+def numbering_of(reader: TableReader) -> str:
     """The id of the tables that gave the streams their numbers; empty when an older version made the tables."""
     return read_numbering(reader.meta_row)
 

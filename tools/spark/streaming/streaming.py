@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, takewhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,12 +38,15 @@ from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import entry_columns
 from riverbed.tools.spark.reading.streamwalk import streams_of
 from riverbed.tools.spark.streaming.continuity import (
+    Beginning,
     deleted_loss,
     is_another,
     loss,
+    numbering_of,
     other_store,
     progress_at,
     replids_of,
+    trimmed_since,
 )
 from riverbed.tools.spark.streaming.counting import EntryCounts, Run, Unread, common_cut
 from riverbed.tools.spark.streaming.offsets import Offset, Progress, StreamName
@@ -54,11 +57,20 @@ _ALL_STREAMS: Final = (1 << 64) - 1
 Json = dict[str, Any]
 
 
+class Asked(NamedTuple):
+    """A range of IDs of a stream, and how far the stream was read before, or else what it began with."""
+
+    span: Span
+    at: Progress
+    beginning: Beginning | None
+
+
 @dataclass(frozen=True)
 class Batch(InputPartition):
-    """What one task reads: ranges of IDs of some streams, and how far each stream was read before."""
+    """What one task reads.  It names streams by the numbers that the tables of this `numbering` give them."""
 
-    spans: tuple[tuple[Span, Progress], ...]
+    spans: tuple[Asked, ...]
+    numbering: str
 
 
 class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -221,13 +233,21 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 counts = EntryCounts(reader, stream.row)
                 runs = list(_runs(counts, StreamID(at.last_id + 1), last))
                 if runs:
-                    parts.append(_Part(counts, stream.row.stream_no, at, last, runs))
+                    parts.append(_Part(counts, stream.row.stream_no, at, last, runs, self._beginning(stream, at)))
             asked = [(part.stream_no, Range(StreamID(part.at.last_id + 1), part.last_id)) for part in parts]
             if may_have_columns(place, self._options):
                 from riverbed.tools.spark.reading.over_columns import over_columns
 
                 place = over_columns(place, self._options, entry_columns(self._schema, self._options), asked)
-            return _packed(place, parts, self._target_rows(sum(part.rows for part in parts)))
+            target = self._target_rows(sum(part.rows for part in parts))
+            return _packed(place, parts, target, numbering_of(reader))
+
+    @staticmethod
+    def _beginning(stream: StreamHere, at: Progress) -> Beginning | None:
+        """What the tasks look for, of a stream that is read from its first entry on."""
+        if at != Progress() or stream.range.first > stream.row.first_id:
+            return None
+        return Beginning(stream.row.first_id, stream.row.max_deleted_id)
 
     def _target_rows(self, rows: int) -> int:
         """The most rows of a task."""
@@ -250,25 +270,32 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle()
         assert isinstance(partition, Batch)
-        spans = {span.first_stream: (span, at) for span, at in partition.spans}
-        first, _ = partition.spans[0]
+        spans = {asked.span.first_stream: asked for asked in partition.spans}
+        first = partition.spans[0].span
         whole = _everything(first.place)
         with self._reading(first.place) as reader:
+            if first.place.is_live and numbering_of(reader) != partition.numbering:
+                raise SourceError(
+                    f"the tables of {first.place.where} were exchanged while a batch of them was read, as by a full "
+                    "sync or a repair; start the query again, which reads the batch again"
+                )
             streams = self._streams(reader, spans)
             columns = entry_columns(self._schema, self._options)
             yield from entry_batches(reader, whole, self._any_key, columns, streams)
 
-    def _streams(self, reader: TableReader, spans: Mapping[int, tuple[Span, Progress]]) -> Iterator[StreamHere]:
+    def _streams(self, reader: TableReader, spans: Mapping[int, Asked]) -> Iterator[StreamHere]:
         """The streams of these spans, by number.  Raises DataLossError when entries were lost since the plan."""
-        is_strict = self._options.fail_on_data_loss and all(span.place.is_live for span, _ in spans.values())
+        is_strict = self._options.fail_on_data_loss and all(asked.span.place.is_live for asked in spans.values())
         options, count = self._any_key, 0
         for found in numbered_streams(reader, spans):
             count += 1
-            span, at = spans[found.row.stream_no]
+            span, at, beginning = spans[found.row.stream_no]
             asked = options.range_of(found.db, found.key)
             stream = StreamHere(*found, span.range_of(found.row.stream_no, asked))
             if is_strict:
                 self._require_unread(reader, stream, at)
+                if beginning is not None and (why := trimmed_since(stream, beginning)) is not None:
+                    raise DataLossError(why)
             yield stream
         if is_strict and count < len(spans):
             raise DataLossError("a stream was deleted while it was read; failOnDataLoss=false goes on without")
@@ -302,6 +329,7 @@ class _Part:
     at: Progress
     last_id: StreamID
     runs: list[Run]
+    beginning: Beginning | None
 
     @property
     def rows(self) -> int:
@@ -313,20 +341,20 @@ def _runs(counts: EntryCounts, first: StreamID, last: StreamID) -> Iterator[Run]
     return takewhile(lambda run: run.first_id <= last, counts.runs(first))
 
 
-def _packed(place: Place, parts: Sequence[_Part], target: int) -> list[Batch]:
+def _packed(place: Place, parts: Sequence[_Part], target: int, numbering: str) -> list[Batch]:
     """Tasks of at most `target` rows: long streams are cut, short ones share a task."""
     batches: list[Batch] = []
-    waiting: list[tuple[Span, Progress]] = []
+    waiting: list[Asked] = []
     rows = 0
     for part in parts:
         for span in _spans(place, part, target):
             if waiting and rows + span.rows > target:
-                batches.append(Batch(tuple(waiting)))
+                batches.append(Batch(tuple(waiting), numbering))
                 waiting, rows = [], 0
-            waiting.append((span, part.at))
+            waiting.append(Asked(span, part.at, part.beginning))
             rows += span.rows
     if waiting:
-        batches.append(Batch(tuple(waiting)))
+        batches.append(Batch(tuple(waiting), numbering))
     return batches
 
 

@@ -23,6 +23,7 @@ from typing import Final
 import hiredis
 import lmdb
 
+from riverbed.store.disk.real_files import DIRECTORY_MODE, FILE_MODE
 from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.ids import id_text
@@ -63,7 +64,8 @@ class BulkLoad:
         """Make the staging directory.  Raises OptionError when the target exists already."""
         try:
             refuse_existing(self.target)
-            self.staging.mkdir(parents=True)
+            self.staging.parent.mkdir(parents=True, exist_ok=True)
+            self.staging.mkdir(DIRECTORY_MODE)
         except (Failure, OSError) as error:
             raise OptionError(f"cannot make {self.target}: {error}") from error
 
@@ -72,7 +74,7 @@ class BulkLoad:
         path = self.staging / f"part-{partition}-{attempt}"
         size = checksum = rows = 0
         try:
-            with path.open("xb") as file:
+            with open(path, "xb", opener=_private) as file:
                 for entry in entries:
                     data = encode_command([b"XADD", entry.key, entry.entry_id or b"*", *entry.words])
                     file.write(data)
@@ -109,6 +111,10 @@ class BulkLoad:
                 raise SourceError(f"{path} is not as its task has left it")
             for words in _commands(path, part.checksum):
                 yield Entry(words[1], None if words[2] == b"*" else words[2], words[3:])
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
 
 
 def _commands(path: Path, checksum: int) -> Iterator[list[bytes]]:

@@ -61,6 +61,10 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             'say where to write: option("server", "host:port") for a running server, or save("DIR") for a new data '
             "directory; not both"
         )
+    if path is not None:
+        path = path.removeprefix("file://").removeprefix("file:")
+        if "://" in path:
+            raise OptionError(f"{path}: a new data directory is made on a disk that driver and executors share")
     stream = given.pop("stream", None)
     job_id = given.pop("jobid", None)
     if job_id is not None and (len(job_id) > _MAX_JOB_CHARACTERS or not _JOB.fullmatch(job_id)):

@@ -139,6 +139,17 @@ def test_values_that_do_not_fit_cost_no_cast_each(
     assert casts == 0
 
 
+@pytest.mark.parametrize("kind", _TYPES)
+def test_texts_are_cast_as_their_bytes_are(kind: str) -> None:
+    """Columns have fields as text where the tables have bytes."""
+    for texts in (NUMBERS, FRACTIONS, TIMES):
+        by_text = converter(_TYPES[kind])(pa.array(texts, pa.string()))
+        assert (
+            by_text.to_pylist()
+            == converter(_TYPES[kind])(pa.array([t.encode() for t in texts], pa.binary())).to_pylist()
+        )
+
+
 def test_decimals_are_rounded_half_up() -> None:
     assert cast_by_us("decimal(10,2)", [b"12.345", b"-12.345"]) == [Decimal("12.35"), Decimal("-12.35")]
 

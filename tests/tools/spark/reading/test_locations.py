@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from pyarrow import fs
@@ -15,6 +16,7 @@ from riverbed.store.snapshot.manifest import encode_manifest
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.spark.errors import DataLossError, OptionError, SourceError
+from riverbed.tools.spark.jobs.command import find_snapshots
 from riverbed.tools.spark.reading import locations
 from riverbed.tools.spark.reading.batch import SnapshotReader
 from riverbed.tools.spark.reading.options import Table, read_options
@@ -75,6 +77,22 @@ def test_a_folder_of_snapshots_in_a_store_of_objects_is_read_whole(
 
     assert numbers(rows) == list(range(150))
     assert [row["snapshot"] for row in rows[::50]] == ["s0", "s1", "s2"]
+
+
+def test_a_snapshot_of_a_folder_in_a_store_of_objects_has_a_uri_of_its_own(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job reads each of them by it: by that of the folder it would read all of them each time."""
+    for number in range(3):
+        snapshot_of(tmp_path, f"s {number}%?", 50 * number)
+    bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(locations, "_filesystem", lambda uri: (bucket, unquote(urlsplit(uri).path).strip("/")))
+    found = find_snapshots("s3://bucket/snap%20shots/?region=eu")
+
+    assert [urlsplit(each.path).query for each in found] == ["region=eu"] * 3
+    for number, each in enumerate(found):
+        rows = rows_read(each.path, cacheDirectory=cache)  # type: ignore[arg-type]
+        assert numbers(rows) == list(range(50 * number, 50 * number + 50))
 
 
 class Damaging(fs.FileSystemHandler):  # type: ignore[misc]

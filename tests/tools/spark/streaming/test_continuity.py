@@ -518,6 +518,43 @@ def test_entries_deleted_between_two_tasks_have_no_other_entry_passed_over(
     assert read + [n for task in others for n in query.rows_of(task)] == list(range(250))
 
 
+def test_what_is_trimmed_between_two_tasks_of_the_first_batch_is_told(
+    server: RiverbedServer, client: redis.Redis
+) -> None:
+    add(client, "s", 0, 400)
+    add(client, "t", 500, 510)
+    client.save()
+    query, lenient = (
+        Query(server.directory, maxRecordsPerPartition=100, failOnDataLoss=strict) for strict in (True, False)
+    )
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    tasks = [reader.reader.partitions(reader.at, end) for reader in (query, lenient)]
+    assert query.rows_of(tasks[0][0]) == list(range(100))
+    client.xtrim("s", maxlen=100, approximate=False)
+    client.save()
+    with pytest.raises(DataLossError, match="stream s was trimmed up to"):
+        query.rows_of(tasks[0][1])
+    assert [n for task in tasks[1] for n in lenient.rows_of(task)] == [*range(300, 400), *range(500, 510)]
+
+
+def test_tables_that_were_made_again_between_plan_and_task_are_not_read_by_their_old_numbers(
+    server: RiverbedServer, client: redis.Redis
+) -> None:
+    """A repair, and a full sync, give each stream another number, which may have been that of another one."""
+    for key in ("a", "b", "c"):
+        add(client, key, 0, 10)
+    client.save()
+    for failing in (True, False):
+        query = Query(server.directory, streams="a", failOnDataLoss=failing)
+        end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+        [task] = query.reader.partitions(query.at, end)
+        client.execute_command("RIVERBED", "REPAIR")
+        client.save()
+        with pytest.raises(SourceError, match=r"were exchanged while a batch of them was read.*start the query again"):
+            query.rows_of(task)
+        assert query.rows(query.at, end) == list(range(10))
+
+
 # -- bounds ------------------------------------------------------------------------------------------------------------
 
 

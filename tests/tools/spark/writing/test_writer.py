@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -674,6 +675,25 @@ def test_a_new_directory_has_the_rows_and_is_a_sound_store(spark: SparkSession, 
         (f"s{number % 4}", number, "even" if number % 2 == 0 else None) for number in range(3000)
     )
     assert [row._ms for row in rows if row._key == "s0"] == [number + 1 for number in range(0, 3000, 4)]
+
+
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+def test_a_new_directory_is_made_where_its_uri_says_and_for_its_user_alone(tmp_path: Path, form: str) -> None:
+    options = write_options({"path": form.format(tmp_path / "new")})
+    assert options.path == str(tmp_path / "new")
+    load = BulkLoad(Path(options.path), 0, "0123abcd")
+    load.begin()
+    part = load.write_part(0, 0, [Entry(b"s", None, [b"n", b"1"])])
+    assert stat.S_IMODE(load.staging.stat().st_mode) == 0o700
+    assert stat.S_IMODE((load.staging / part.name).stat().st_mode) == 0o600
+    load.finish([part])
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/new", "hdfs://name/new"])
+def test_no_directory_is_made_for_a_uri_of_another_file_system(path: str) -> None:
+    with pytest.raises(OptionError, match="is made on a disk that driver and executors share"):
+        write_options({"path": path})
 
 
 def test_what_a_killed_load_has_left_is_named_by_the_next_one(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ class _Exporter:
             news.deleted.discard(name)
             at = written.streams.get(name)
             if at is not None:
-                _require_same(stream, at)
+                _require_same(stream, at, numbering)
                 if _has_gap(stream, at, numbering):
                     news.gaps.append(name)
             if at is None or (at.last_id < stream.last_id and at.last_id < MAX_ID):
@@ -319,11 +319,12 @@ def _require_same_store(frozen: Frozen, last: Run) -> None:
         )
 
 
-def _require_same(stream: StreamSummary, at: Progress) -> None:
+def _require_same(stream: StreamSummary, at: Progress, numbering: str) -> None:
     """Raise Failure for a stream that was deleted and created again, unless all its entries are new."""
     is_older = stream.last_id < at.last_id
-    is_another = stream.entries_added < at.seen and stream.length and stream.first_id <= at.last_id
-    if is_older or is_another:
+    has_other_number = at.numbering == numbering != "" and at.number not in (None, stream.stream_no)
+    is_another = has_other_number or stream.entries_added < at.seen
+    if is_older or (is_another and stream.length and stream.first_id <= at.last_id):
         was, now = id_text(at.last_id).decode(), id_text(stream.last_id).decode()
         raise Failure(
             f"stream {key_text(stream.key)} was exported up to {was}, and this one ends with {now} after "

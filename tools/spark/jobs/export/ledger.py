@@ -86,7 +86,7 @@ class Ledger:
         if begun:
             interrupted = self._read(begun[-1], _begun(begun[-1]))
             self._require_own_files(interrupted)
-            self._finish(interrupted)
+            self._finish(interrupted, is_again=True)
         for name in names:
             if name.startswith(_STAGING):
                 self._files.delete(f"{_FOLDER}/{name}")
@@ -117,13 +117,14 @@ class Ledger:
         self._finish(run)
         self._files.delete(self._staging)
 
-    def _finish(self, run: Run) -> None:
+    def _finish(self, run: Run, *, is_again: bool = False) -> None:
+        move = self._files.move_again if is_again else self._files.move
         for name in run.files:
             if self._files.exists(f"{run.staging}/{name}"):
-                self._files.move(f"{run.staging}/{name}", name)
+                move(f"{run.staging}/{name}", name)
             elif not self._files.exists(name):
                 raise Failure(f"run {run.run} was interrupted, and {self._files.path(name)} is gone since")
-        self._files.move(_begun(run.run), f"{_FOLDER}/{run.run:08}.json")
+        move(_begun(run.run), f"{_FOLDER}/{run.run:08}.json")
         self.last = run
 
     def _read(self, number: int, name: str) -> Run:

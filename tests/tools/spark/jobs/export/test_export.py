@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -204,6 +205,14 @@ def test_a_stream_that_was_deleted_is_told_and_begins_anew_when_it_comes_back(
     assert report("export", freeze(server, tmp_path / "c"), out)["rows"] == 1
     assert [row[1] for row in exported(out)] == ["1-0", "5-0", "5-0"]
 
+    client.delete("s", "t")
+    for number in range(1, 8):  # as many entries as before, and more
+        client.xadd("t", {"n": 3}, id=f"{number}-0")
+    result = run("export", freeze(server, tmp_path / "d"), out, "--match", "t")
+    assert result.exit_code == 2
+    assert "stream t was exported up to 5-0, and this one ends with 7-0" in result.stderr
+    assert [row[1] for row in exported(out)] == ["1-0", "5-0", "5-0"]
+
 
 def test_a_new_stream_is_exported_without_the_others_again(spark: SparkSession, tmp_path: Path) -> None:
     for key in ("s", "t"):
@@ -391,6 +400,18 @@ class DyingFiles(HadoopFiles):
         super().delete(name)
 
 
+class CopyingFiles(DyingFiles):
+    """Files of an object store, where a move is a copy and a deletion; it may be killed in between."""
+
+    def move(self, source: str, target: str) -> None:
+        self._step()
+        path = Path(self.path(target).removeprefix("file:"))
+        assert not path.exists()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self.path(source).removeprefix("file:"), path)
+        self.delete(source)
+
+
 def run_once(files: HadoopFiles, out: Path, written: int) -> Ledger:
     """A run that has yet to write the entries behind `written`, 30 in three files; stands in for Spark."""
     ledger = Ledger(files)
@@ -406,13 +427,16 @@ def run_once(files: HadoopFiles, out: Path, written: int) -> Ledger:
     return ledger
 
 
-def test_a_run_that_is_killed_anywhere_neither_loses_nor_repeats(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("dying", "changes"), [(DyingFiles, 6), (CopyingFiles, 11)])
+def test_a_run_that_is_killed_anywhere_neither_loses_nor_repeats(
+    spark: SparkSession, tmp_path: Path, dying: type[DyingFiles], changes: int
+) -> None:
     kills = 0
     for steps in range(100):
         out = tmp_path / str(steps)
         run_once(HadoopFiles(spark, str(out)), out, 30)
         try:
-            run_once(DyingFiles(spark, str(out), steps), out, 60)
+            run_once(dying(spark, str(out), steps), out, 60)
         except KilledError:
             kills += 1
         whole = run_once(HadoopFiles(spark, str(out)), out, 60)
@@ -424,8 +448,8 @@ def test_a_run_that_is_killed_anywhere_neither_loses_nor_repeats(spark: SparkSes
         assert list(out.glob("_riverbed/staging-*")) == []
         if kills <= steps:
             break
-    # Before each of: the list, three files, the list's name, the end of the staging directory.
-    assert kills == 6
+    # Before each of: the list, three files, the list's name, the end of the staging directory; copies take two.
+    assert kills == changes
 
 
 def test_two_exports_to_one_place_do_not_run_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
