@@ -23,6 +23,10 @@ from riverbed.store.log.files.requests import whole_requests
 from riverbed.store.position import LogPosition
 
 LONG_BATCH_BYTES: Final = 32 * CHUNK_BYTES
+# What is looked at behind damage for a later batch: so many times the bytes that are there, or so many in all.
+_MOST_LOOKS: Final = 64
+_LEAST_LOOKED_AT = 256 << 20
+_PARSING: Final = 50  # takes so many times as long as a checksum
 
 
 class ChecksummedReader(PartReader):
@@ -147,8 +151,9 @@ class ChecksummedReader(PartReader):
         Annotations are found by their text here, as the framing is broken.  A later batch must end at `offset` plus
         `min_advance` or beyond: so old log contents that a client stored as a value are not taken for the log, as their
         offsets lie before `offset`.  A forgery with a right offset stops the start instead of being cut off, which is
-        the safe side.
+        the safe side; so do very many look-alikes, each of which says that it covers much: raises CorruptionError.
         """
+        left = max(_MOST_LOOKS * (self._size - start), _LEAST_LOOKED_AT)
         at, holes = start, Holes(self._files, self._fd)
         while at < self._size:
             data = self._read(at, min(CHUNK_BYTES, self._size - at))
@@ -163,8 +168,15 @@ class ChecksummedReader(PartReader):
                 begin = at + mark - annotation.covered
                 if begin <= start or annotation.offset < offset + min_advance:
                     continue
-                if self._is_batch_after(offset, begin, annotation):
-                    return begin
+                left -= annotation.covered
+                # Cheaper than parsing frames, and rejects nearly every look-alike.
+                if log_lines.is_sound(annotation, self._sum(begin, begin + annotation.covered)):
+                    left -= _PARSING * annotation.covered
+                    if self._is_batch_after(offset, begin, annotation):
+                        return begin
+                if left < 0:
+                    reason = "damaged, and too much behind it looks like the ends of batches to be looked at"
+                    raise self._part.error(start, offset, reason)
             # The next chunk begins a little earlier, as the end of this one may have cut a line.
             if at + len(data) == self._size:
                 return None
@@ -172,10 +184,7 @@ class ChecksummedReader(PartReader):
         return None
 
     def _is_batch_after(self, offset: int, begin: int, annotation: Annotation) -> bool:
-        """Whether a sound batch that ends in `annotation` stands at `begin`, and begins at `offset` or later."""
-        # Cheaper than parsing frames, and rejects nearly every look-alike.
-        if not log_lines.is_sound(annotation, self._sum(begin, begin + annotation.covered)):
-            return False
+        """Whether a batch stands at `begin`, from `offset` or later on, that ends in `annotation`, whose sum fits."""
         try:
             _, command_bytes, found, _ = self._parse_batch(begin)
         except FrameError:

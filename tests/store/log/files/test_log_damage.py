@@ -14,6 +14,7 @@ from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_annotation, encode_command, encode_extension
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.append_log import Batch, TornTail
+from riverbed.store.log.files import checksummed
 from riverbed.store.log.files.part_reader import CHUNK_BYTES
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
@@ -239,6 +240,26 @@ def test_a_length_that_grew_does_not_swallow_the_batches_after_it() -> None:
         with pytest.raises(CorruptionError, match="sound again") as caught:
             reopened(files)
         assert caught.value.offset == 0
+
+
+@pytest.mark.parametrize("is_flood", [False, True])
+def test_a_torn_value_full_of_ends_of_batches_is_not_looked_through_for_hours(
+    monkeypatch: pytest.MonkeyPatch, is_flood: bool
+) -> None:
+    """Each of them says that it covers nearly all before it: to sum that up for each takes the square of the bytes."""
+    monkeypatch.setattr(checksummed, "_LEAST_LOOKED_AT", 1 << 20)
+    value = b""
+    for _ in range(5000 if is_flood else 50):
+        value += b"\n#CK:crc32c=00000000;len=%08d;off=99999999999999999999;t=1\r\n" % (len(value) + 1)
+    files, _ = filled([[SELECT, xadd(1)], [xadd(2, value)]])
+    del files.data(FIRST)[-100:]
+    if is_flood:
+        with pytest.raises(CorruptionError, match="too much behind it looks like the ends of batches"):
+            reopened(files)
+    else:
+        log, found = reopened(files)
+        assert commands_of(found) == [[SELECT, xadd(1)]]
+        assert log.torn_tail is not None
 
 
 def test_damage_before_the_last_file_is_never_a_torn_tail() -> None:
