@@ -58,8 +58,8 @@ def require_only(path: Path, names: Collection[str]) -> None:
 
     For a directory that is about to be deleted.
     """
-    if _is_there(path, stat.S_IFDIR):
-        for name in os.listdir(path):
+    with contextlib.suppress(FileNotFoundError):  # a thread may be about to delete it
+        for name in os.listdir(path) if _is_there(path, stat.S_IFDIR) else ():
             if name not in names:
                 raise UnsafeFileError(f"{path / name} is none of Riverbed's files: move it away")
 
