@@ -72,7 +72,8 @@ class Waits(Protocol):
 class Failures:
     """Undoes what failed, and answers the clients."""
 
-    sliced_commands: Sliced  # set by the executor, as is
+    # Both are set by the executor.
+    sliced_commands: Sliced
     waits: Waits
 
     def __init__(self, core: Core, turns: Turns, gate: Gate, delivery: Delivery, events: Events) -> None:
