@@ -102,11 +102,6 @@ def encode_command(words: list[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def encode_select(selected: int) -> bytes:
-    """SELECT of the database that is in force; empty for NO_DATABASE."""
-    return b"" if selected == NO_DATABASE else encode_command([b"SELECT", b"%d" % selected])
-
-
 def command_size(words: list[bytes]) -> int:
     """How many bytes `encode_command` makes of `words`."""
     return len(b"*%d\r\n" % len(words)) + sum([len(word) + len(b"$%d\r\n\r\n" % len(word)) for word in words])
@@ -203,6 +198,14 @@ def announces_too_much(data: bytes) -> bool:
 
 
 # -- comment lines -----------------------------------------------------------------------------------------------------
+
+
+def encode_preface(selected: int, offset: int, now_ms: int) -> bytes:
+    """What a file of the log begins with: SELECT of the database in force, not counted in offsets; empty without one."""
+    if selected == NO_DATABASE:
+        return b""
+    select = encode_command([b"SELECT", b"%d" % selected])
+    return select + encode_annotation(select, offset, now_ms)
 
 
 def encode_annotation(covered: bytes, offset: int, now_ms: int) -> bytes:

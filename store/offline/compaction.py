@@ -31,10 +31,9 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.errors import CorruptionError, StoreError
-from riverbed.store.format.log_lines import encode_select
+from riverbed.store.format.log_lines import encode_preface
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.manifest import LogFile
 from riverbed.store.log.reader import LogReader, list_parts
@@ -324,7 +323,7 @@ class Compaction:
         txn.log.clear()
         txn.log_db = selected  # the next commands of a primary go to this database
         txn.replids = replids
-        preface = encode_preface(encode_select(selected), plan.end.offset, wishes.now_ms)
+        preface = encode_preface(selected, plan.end.offset, wishes.now_ms)
         position = LogPosition(self._manifest.next_seq(plan.end.file_seq), len(preface), plan.end.offset)
         purge_all(txn, position, purged=self._purged)
         made.make_durable()

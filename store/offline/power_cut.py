@@ -21,8 +21,8 @@ from riverbed.store.tables.environment import Tables
 def settle_after_power_cut(places: Places, files: Files) -> bool:
     """As `settle`; and what a log that is synced late has lost in its middle is cut off, with all behind it.
 
-    Other damage stays, for the tool to find.  After a kill the log is synced: without the mark that `settle` removes, a
-    start would take what a power cut takes from it for damage.  Raises as `settle` does.
+    Other damage stays, for the tool to find.  After a kill the log is synced: without the mark, which goes, a start
+    would take what a power cut takes from it for damage.  Raises as `settle` does.
     """
     places.require_plain()
     was_cut = power_loss.is_in_doubt(places.state)

@@ -23,11 +23,10 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.real_files import require_plain
 from riverbed.store.errors import StoreError
-from riverbed.store.format.log_lines import encode_select
+from riverbed.store.format.log_lines import encode_preface
 from riverbed.store.format.meta import META_POSITION, PositionRow, read_position
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY, base_name
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.base_file import BaseSize, write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.manifest import LogFile, Manifest
@@ -80,7 +79,7 @@ def rebuild_log(
                 seq = max(before.file_seq, 0) + 1
                 files.make_directory(home)
                 files.sync_directory(directory)
-                preface = encode_preface(encode_select(before.selected), before.offset, now_ms)
+                preface = encode_preface(before.selected, before.offset, now_ms)
                 manifest, base = write_log(
                     home, pieces(tables, txn), files, offset=before.offset, seq=seq, preface=preface, now_ms=now_ms
                 )

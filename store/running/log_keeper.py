@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 import lmdb
 
 from riverbed.store.errors import LogWriteError
-from riverbed.store.format.log_lines import encode_select
+from riverbed.store.format.log_lines import encode_preface
 from riverbed.store.format.meta import NO_DATABASE
-from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.options import Fsync
 from riverbed.store.progress import ignore
@@ -94,7 +93,7 @@ class LogKeeper:
 
     def begin_next_file(self) -> Replacement:
         """Have a thread begin the next file of the log here.  Raises LogWriteError with nothing begun."""
-        return self.log.begin_next_file(encode_preface(self._select(), self.log.offset, self._now_ms()))
+        return self.log.begin_next_file(encode_preface(self._txn.log_db, self.log.offset, self._now_ms()))
 
     def next_file_if_full(self) -> Replacement | None:
         """Have a thread begin the next file of the log if this one is full; `rotate_error` says why that failed."""
@@ -115,11 +114,10 @@ class LogKeeper:
         It is durable before a batch comes behind it: a power cut that took the SELECT and left a whole batch would be
         damage, and no torn tail.
         """
-        select = self._select()
-        if not select:
+        if self._txn.log_db == NO_DATABASE:
             return
         try:
-            self.log.writer.write_preface(select, self._now_ms())
+            self.log.writer.write_preface(self._txn.log_db, self._now_ms())
             if self._options.fsync is Fsync.ALWAYS:
                 self.sync()
         except LogWriteError as error:
@@ -127,10 +125,6 @@ class LogKeeper:
                 self._refusals.log_failed(error, is_broken=True)
             if not self._txn.follows:
                 self._txn.log_db = NO_DATABASE
-
-    def _select(self) -> bytes:
-        """The SELECT that is in force, which a file begins with; empty without one."""
-        return encode_select(self._txn.log_db)
 
     def _now_ms(self) -> int:
         return int(self._clock.time() * 1000)

@@ -22,12 +22,11 @@ from typing import Final
 from riverbed.store.disk.copying import PIECE_BYTES
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.errors import CorruptionError, why_undecoded
-from riverbed.store.format.log_lines import encode_select
+from riverbed.store.format.log_lines import encode_preface
 from riverbed.store.format.meta import META_POSITION, NO_DATABASE, PositionRow, read_position, read_replids
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
-from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.commands import Piece
 from riverbed.store.progress import Progress
 from riverbed.store.rewrite.log_from_tables import write_log
@@ -62,7 +61,7 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
             was_at = read_position(txn.get)
             # what a primary sends next goes to the database that was selected there
             selected = NO_DATABASE if was_at is None else was_at.selected
-            preface = encode_preface(encode_select(selected), offset, time_ms)
+            preface = encode_preface(selected, offset, time_ms)
             txn.put(META_POSITION, PositionRow(_FIRST_INCR, len(preface), offset, selected).pack())
             replids = read_replids(txn.get)
         tables.env.sync(True)

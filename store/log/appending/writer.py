@@ -23,7 +23,7 @@ from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.page_cache import CachedEnd
 from riverbed.store.errors import LogWriteError
-from riverbed.store.format.log_lines import encode_annotation
+from riverbed.store.format.log_lines import encode_preface
 from riverbed.store.log.appending.condition import Condition, caused
 from riverbed.store.log.appending.listing import Listing
 from riverbed.store.log.appending.successor import Successor
@@ -41,11 +41,6 @@ class Unsynced(NamedTuple):
     file_seq: int
     position: int
     offset: int
-
-
-def encode_preface(select: bytes, offset: int, now_ms: int) -> bytes:
-    """What a file of the log begins with: the command `select`, which no offset counts; empty without it."""
-    return select and select + encode_annotation(select, offset, now_ms)
 
 
 class LogWriter:
@@ -208,13 +203,13 @@ class LogWriter:
             return
         raise failure
 
-    def write_preface(self, select: bytes, now_ms: int) -> None:
-        """Begin the current file, which is empty, with the command `select`, which does not count in the offset.
+    def write_preface(self, selected: int, now_ms: int) -> None:
+        """Begin the current file, which is empty, with SELECT of a database, which does not count in the offset.
 
         Raises LogWriteError with nothing appended.
         """
         assert self.position == 0, "a preface comes first"
-        self.append_verbatim((encode_preface(select, self.offset, now_ms),), self.offset)
+        self.append_verbatim((encode_preface(selected, self.offset, now_ms),), self.offset)
 
     def _require_writable(self) -> None:
         """Raise LogWriteError unless a batch may be written.

@@ -279,7 +279,7 @@ def test_the_log_is_fresh_until_something_that_counts_is_written() -> None:
     assert not log.is_fresh
     log.rotate()
     assert log.is_fresh
-    log.writer.write_preface(encode_command(SELECT), 1)
+    log.writer.write_preface(0, 1)
     assert log.is_fresh
     append(log, [SELECT, xadd(2)])
     assert not log.is_fresh

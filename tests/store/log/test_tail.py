@@ -23,7 +23,7 @@ def grown(log: Log, numbers: range) -> list[LogPosition]:
     ends = []
     for number in numbers:
         if log.rotate_if_needed() and log.end.offset:
-            log.writer.write_preface(PREFACE, 1_700_000_000_000)
+            log.writer.write_preface(0, 1_700_000_000_000)
         commands = [xadd(number, chance.randbytes(chance.randint(0, 300))) for _ in range(chance.randint(1, 3))]
         append(log, [*([SELECT] if not log.end.offset else []), *commands, *([SETTINGS] * chance.randint(0, 1))])
         ends.append(log.end)
@@ -154,7 +154,7 @@ def test_a_full_sync_reads_the_base_and_the_first_preface_too() -> None:
     log = open_log(ROOT, files)
     append(log, [SELECT, xadd(1)])
     log.rotate()
-    log.writer.write_preface(PREFACE, 1_700_000_000_000)
+    log.writer.write_preface(0, 1_700_000_000_000)
     append(log, [xadd(2)])
     covered = encode_command([b"SELECT", b"5"]) + encode_command(xadd(1, b"\n#value"))
     text = covered + encode_annotation(covered, log.home.manifest.incrs[1].start_offset or 0, 1)

@@ -9,10 +9,9 @@ from typing import Final
 import pytest
 
 from riverbed.store.errors import CorruptionError, LogWriteError
-from riverbed.store.format.log_lines import encode_command
+from riverbed.store.format.log_lines import encode_command, encode_preface
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.appending.replacement import Replacement
-from riverbed.store.log.appending.writer import encode_preface
 from riverbed.store.log.scrub import scrubbed_part
 from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail
@@ -27,7 +26,7 @@ ALL: Final = [FIRST_BATCH, *([xadd(number)] for number in range(2, 6))]
 
 
 def preface(log: Log) -> bytes:
-    return encode_preface(encode_command(SELECT), log.offset, NOW_MS)
+    return encode_preface(0, log.offset, NOW_MS)
 
 
 def begun(files: FaultyFiles) -> tuple[Log, Replacement]:
@@ -86,7 +85,7 @@ def test_a_batch_behind_the_beginning_is_whole_in_both_files_and_its_offset_is_t
     offset, start = log.offset, log.lasting_end
     first, second = bytes(files.data(FIRST)), bytes(files.data(SECOND))
     assert first[start.position :] and second.endswith(first[start.position :])
-    assert second.removesuffix(first[start.position :]) == encode_preface(encode_command(SELECT), start.offset, NOW_MS)
+    assert second.removesuffix(first[start.position :]) == encode_preface(0, start.offset, NOW_MS)
     log.listing.settle()
     assert (log.offset, log.end.position) == (offset, len(second))
 
