@@ -66,7 +66,7 @@ class Blocking:
         self.turn_s = TURN_S
         self._unserved: dict[Place, Iterator[Session]] = {}  # keys whose clients have their turns
         # Clients that have begun to wait since the last commit, with their numbers: what they wait for may be undone.
-        self.uncommitted: list[tuple[Session, int]] = []
+        self._uncommitted: list[tuple[Session, int]] = []
         self._served = 0  # clients of this turn
         self._has_blocked = False  # a client has begun to wait for very many keys in this turn
         self._turn_end = 0.0
@@ -78,7 +78,7 @@ class Blocking:
     def block(self, session: Session, block: Block) -> None:
         """Block the client, with this command."""
         self.waiters.block(session, block, self._core.monotonic_ahead_ms())
-        self.uncommitted.append((session, self.waiters.number_of(session)))
+        self._uncommitted.append((session, self.waiters.number_of(session)))
         self._arm_deadline()
         if block.has_news is not None:
             self._has_blocked = True
@@ -208,13 +208,17 @@ class Blocking:
         self.end_wait(session, reply)
         return reply
 
+    def committed(self) -> None:
+        """What the waits rest on that have begun is in the log."""
+        self._uncommitted.clear()
+
     def undone(self) -> list[Session]:
         """The tick was undone: end the waits that have begun in it, for a key or an ID that may not be there any more.
 
         -> the clients, which are to be answered.
         """
         ended = []
-        for session, number in self.uncommitted:
+        for session, number in self._uncommitted:
             block = session.blocked
             if block is None or block.is_for_work or not self.waiters.waits(session, number):
                 continue
@@ -222,7 +226,7 @@ class Blocking:
                 self._calls.account(session, client_command(block.argv), block.argv, session.attempts_ns)
                 self.waiters.release(session)
                 ended.append(session)
-        self.uncommitted.clear()
+        self._uncommitted.clear()
         return ended
 
     def end_wait(self, session: Session, reply: Reply) -> None:

@@ -365,7 +365,7 @@ class Executor:
             raise StateLostError(f"a commit has failed ({type(error).__name__})") from None
         else:
             self.sliced_commands.committed()
-            self.blocking.uncommitted.clear()
+            self.blocking.committed()
         if committed:
             offset = self.engine.log.offset
             for session in self.ran:

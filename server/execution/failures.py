@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import lmdb
 
@@ -63,10 +63,11 @@ class Sliced(Protocol):
 class Waits(Protocol):
     """The waits of clients for keys."""
 
-    uncommitted: list[Any]  # those that have begun since the last commit
+    def committed(self) -> None:
+        """What the waits rest on that have begun is in the log."""
 
     def undone(self) -> list[Session]:
-        """These were undone, and end; -> the clients, which are to be answered."""
+        """The waits that have begun since the last commit end; -> the clients, which are to be answered."""
 
 
 class Failures:
@@ -210,7 +211,7 @@ class Failures:
     def settle_replies(self) -> None:
         """Settle all replies so far: their commands are in the log, however the tick ends."""
         self.sliced_commands.committed()
-        self.waits.uncommitted.clear()
+        self.waits.committed()
         offset = self._engine.log.end.offset
         for session in self._turns.answered():
             session.written_offset = offset  # the end of the tick may find nothing more to commit
