@@ -108,9 +108,10 @@ class DirectorySink:
         self._count(words)
 
     def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
-        last_id = self.last_id(key)
+        stream = self._live(key)
+        last_id = StreamID(0) if stream is None else stream.last_id
         new_id = _next_id(last_id) if entry_id is None else _explicit_id(entry_id, last_id)
-        (self._live(key) or self._db.create(key)).append_entry(new_id, words)
+        (stream or self._db.create(key)).append_entry(new_id, words)
         self._waiting_entries += 1
         self._count(words)
 

@@ -36,7 +36,7 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.cache import Cache
-from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify
+from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify, local_path
 
 _COPY_BYTES: Final = 1 << 20
 _LIVE_MAP_BYTES: Final = 1 << 40
@@ -99,8 +99,7 @@ def _newest(places: list[tuple[Place, Snapshot]], time_ms: int, path: str) -> tu
 
 
 def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
-    if path.startswith("file:"):
-        path = path.removeprefix("file://").removeprefix("file:")
+    path = local_path(path)
     if "://" in path:
         yield from _resolve_remote(path, options)
         return
@@ -218,7 +217,7 @@ def series(path: str) -> list[Place]:
 
 
 def _local(path: str) -> Path:
-    path = path.removeprefix("file://").removeprefix("file:")
+    path = local_path(path)
     if "://" in path:
         raise SourceError(f"{path}: a stream is read from a directory of this machine")
     return Path(path).absolute()

@@ -185,6 +185,11 @@ _READ: Final = (
 )
 
 
+def local_path(path: str) -> str:
+    """A path without the `file:` of a URI, if it has one; those of other schemes stay as they are."""
+    return path.removeprefix("file://").removeprefix("file:")
+
+
 def none_left(given: dict[str, str], known: str) -> None:
     if given:
         name = min(given)
