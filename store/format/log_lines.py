@@ -201,7 +201,7 @@ def announces_too_much(data: bytes) -> bool:
 
 
 def encode_preface(selected: int, offset: int, now_ms: int) -> bytes:
-    """What a file of the log begins with: SELECT of the database in force, not counted in offsets; empty without one."""
+    """What a file of the log begins with: SELECT of the database in force, which no offset counts; else nothing."""
     if selected == NO_DATABASE:
         return b""
     select = encode_command([b"SELECT", b"%d" % selected])
