@@ -193,17 +193,18 @@ def test_a_rewritten_log_goes_back_to_its_base(start_riverbed: StartRiverbed, tm
     server = start_riverbed()
     with server.client() as client:
         client.pipeline([xadd(number) for number in range(1, 500)])
+        before = int(offset_of(client))  # a slow rewrite has many entries behind it
         assert client.ask("BGREWRITEAOF").startswith(b"+")
         while b"aof_rewrite_in_progress:1" in client.ask("INFO", "persistence"):
             client.ask(*xadd(int(time.time() * 1000)))
-        base_only = replay(server.directory, tmp_path / "base", "--until", int(offset_of(client)))
+        replay(server.directory, tmp_path / "base", "--until", int(offset_of(client)))
         client.ask(*xadd(10**15))
         expected = shown_by(client)
     assert server.stop() == 0
     replay(server.directory, tmp_path / "all")
     assert opened(tmp_path / "all", 0) == expected
     assert opened(tmp_path / "base", 0).keys() == expected.keys()
-    reason = refused(server.directory, tmp_path / "early", "--until", base_only["offset"] // 4)
+    reason = refused(server.directory, tmp_path / "early", "--until", before // 4)
     assert "this log does not go back to replication offset" in reason
 
 
