@@ -237,10 +237,6 @@ class Members:
         consumer.seen_ms, consumer.active_ms = seen_ms, active_ms
         self.touch(consumer)
 
-    def create_consumer(self, name: bytes, now_ms: int) -> Consumer:
-        """Create a consumer; the name must be free.  Logs XGROUP CREATECONSUMER."""
-        return self.get_or_create(name, now_ms)
-
     def delete_consumer(self, consumer: Consumer) -> int:
         """Delete a consumer and its pending entries; -> how many these were.  Logs XGROUP DELCONSUMER.
 

@@ -1,4 +1,4 @@
-"""`riverbed import URL DIR`: the streams of a live Redis, with groups and pending entries, in a new data directory."""
+"""`riverbed import HOST:PORT DIR`: the streams of a live Redis, with their groups, in a new data directory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,8 +26,9 @@ from riverbed.tools.console.console import (
     size_text,
 )
 from riverbed.tools.console.keytext import short_text
-from riverbed.tools.live.redisclient import SCHEMES, Address, RedisClient, ReplyError, parse_url, without_password
+from riverbed.tools.live.redisclient import Address, RedisClient, ReplyError
 from riverbed.tools.live.serverstat import databases, scan
+from riverbed.tools.live.target import server_address
 from riverbed.tools.live.tls import TlsOptions, tls_options
 from riverbed.tools.loading.copystream import copy_stream
 from riverbed.tools.loading.sinks import DirectorySink, ServerSink, Sink
@@ -55,16 +56,9 @@ class Imported:
         return not (self.left or self.moved or self.existing or self.unmarked)
 
 
-def _address(context: click.Context, argument: click.Parameter, text: str) -> Address:
-    try:
-        return parse_url(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, argument) from error
-
-
 @click.command("import")
-@click.argument("source", callback=_address, metavar="URL")
-@click.argument("target", metavar="DIR")
+@click.argument("source", metavar="HOST:PORT")
+@click.argument("target", metavar="DIR|HOST:PORT")
 @click.option(
     "--timeout",
     type=Seconds(),
@@ -76,19 +70,17 @@ def _address(context: click.Context, argument: click.Parameter, text: str) -> Ad
 @click.option("--json", "as_json", is_flag=True, help="Report as one JSON object.")
 @tls_options
 @click.pass_context
-def import_(
-    context: click.Context, source: Address, target: str, timeout: float, as_json: bool, tls: TlsOptions
-) -> None:
+def import_(context: click.Context, source: str, target: str, timeout: float, as_json: bool, tls: TlsOptions) -> None:
     """Copy all streams of a server into the new data directory DIR.
 
-    URL is redis://[user@]host[:port][/database], or rediss:// for TLS; without a database, all are copied. The command
-    `riverbed stat --help` says where a password comes from. Two servers with different ones have them in their URLs:
-    redis://user:password@host.
+    HOST:PORT is a server, Riverbed or Redis; with a user or a database it is redis://[user@]host[:port][/database],
+    or rediss:// for TLS; without a database, all are copied. The command `riverbed stat --help` says where a password
+    comes from. Two servers with different ones have them in their URLs: redis://user:password@host.
 
     Groups, consumers, pending entries (also of deleted entries), counters and deadlines come along. Keys of other
     types are left, and counted. Which idempotent ids its producers have used is a thing that no command of a Redis
     shows: streams with such records are copied without them, and named. DIR must not exist, or be empty; it appears
-    when it is complete. It may also be the URL of a running server: streams whose keys it has already are left alone
+    when it is complete. A running server may take its place: streams whose keys it has already are left alone
     then. There each stream appears under its key when it is complete; a killed command leaves a key such as
     orders.partial-0123abcd, to be deleted.
 
@@ -99,7 +91,7 @@ def import_(
     Examples
       riverbed import redis://redis1 /srv/riverbed
       riverbed import rediss://:secret@redis1:6380/3 /srv/riverbed --cacert ca.pem
-      riverbed import redis://redis1 redis://localhost:6379
+      riverbed import redis1:6379 localhost:6379
 
     \b
     Exit status    0  everything was copied
@@ -108,42 +100,32 @@ def import_(
                  130  it was interrupted
     """
     with failures_explained(f"import from {source}"), contextlib.ExitStack() as held:
-        is_server = target.startswith(SCHEMES)
-        if not is_server:
+        from_server = server_address(source, tls)
+        if from_server is None:
+            raise Failure(f"{source} is not a server: expected HOST:PORT or redis://...")
+        to_server = server_address(target, tls)
+        if to_server is None:
             refuse_existing(Path(target))
-        client = held.enter_context(RedisClient(_with(source, tls), timeout))
-        if is_server:
-            other = held.enter_context(RedisClient(_with(_parsed(target), tls), timeout))
+        elif to_server.database is not None:
+            raise Failure(f"{to_server} is to take no database: each stream goes to that of the number it has now")
+        client = held.enter_context(RedisClient(from_server, timeout))
+        other = None if to_server is None else held.enter_context(RedisClient(to_server, timeout))
         with ProgressBar("importing") as bar:
-            if is_server:
+            if other is not None:
                 imported = _import(client, ServerSink(other), bar)
             else:
                 with new_directory(Path(target)) as partial, contextlib.closing(DirectorySink(partial)) as sink:
                     imported = _import(client, sink, bar)
             seconds = bar.seconds
-    shown = str(_parsed(target)) if is_server else target
+    shown = str(to_server or target)
     if as_json:
-        click.echo(json.dumps(_as_json(source, shown, imported, client.bytes_received, seconds), indent=2))
+        click.echo(json.dumps(_as_json(from_server, shown, imported, client.bytes_received, seconds), indent=2))
     else:
-        _print_report(source, shown, imported, client.bytes_received, seconds)
-    if not is_server:
+        _print_report(from_server, shown, imported, client.bytes_received, seconds)
+    if to_server is None:
         tell_left_over(Path(target))
     if not imported.is_whole:
         context.exit(FOUND)
-
-
-def _with(address: Address, tls: TlsOptions) -> Address:
-    return replace(address, tls=address.tls or tls.is_asked, tls_options=tls)
-
-
-def _parsed(target: str) -> Address:
-    try:
-        address = parse_url(target)
-    except ValueError as error:
-        raise Failure(f"{without_password(target)}: {error}") from None
-    if address.database is not None:
-        raise Failure(f"{address} is to take no database: each stream goes to that of the number it has now")
-    return address
 
 
 def _import(client: RedisClient, sink: Sink, bar: ProgressBar) -> Imported:

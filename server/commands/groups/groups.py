@@ -205,7 +205,7 @@ def xgroup_createconsumer(request: Request) -> int:
     _, group = named_group(request)
     if group.consumers.named(request.argv[4]) is not None:
         return 0
-    group.create_consumer(request.argv[4], request.now_ms)
+    group.get_or_create(request.argv[4], request.now_ms)
     return 1
 
 

@@ -151,8 +151,8 @@ def groups(store: Store) -> None:
     for name, last_id, read in ((b"g", "0-0", 0), (b"h", "3-0", None), (b"gone", "8-0", 8)):
         store.db.groups(stream).create(name, sid(last_id), read, is_first=False)
     group = group_of(store, b"g")
-    group.create_consumer(b"Alice", NOW_MS)
-    group.create_consumer(b"", NOW_MS + 1)
+    group.get_or_create(b"Alice", NOW_MS)
+    group.get_or_create(b"", NOW_MS + 1)
     store.run("XSEEN", "s", "g", "", NOW_MS - 7, NOW_MS - 9)  # as an import does
     store.run("XSEEN", "s", "g", "Dora", NOW_MS, -1)
     group.set_position(sid("4-0"), None)
@@ -178,7 +178,7 @@ def meetings(store: Store) -> None:
     group_of(store, b"h").get_or_create(b"Carol", NOW_MS)
     group_of(store, b"h").get_or_create(b"Carol", NOW_MS + 5)
     group_of(store, b"i").raise_position(sid("7-0"))
-    alice, bob = (group_of(store, b"i").create_consumer(name, NOW_MS) for name in (b"Alice", b"Bob"))
+    alice, bob = (group_of(store, b"i").get_or_create(name, NOW_MS) for name in (b"Alice", b"Bob"))
     group_of(store, b"i").set_times(alice, NOW_MS + 1, NOW_MS + 2)
     group_of(store, b"i").set_times(bob, NOW_MS + 3, NOW_MS + 4)
     group_of(store, b"i").set_times(alice, NOW_MS + 5, NOW_MS + 6)

@@ -458,7 +458,7 @@ def test_servers_that_are_none(tmp_path: Path, answers: list[bytes], reason: str
     timeout_s = 1 if reason == STOPPED else 120
     with impostor(*answers) as port:
         assert reason in refused(f"redis://127.0.0.1:{port}", tmp_path / "new", "--timeout", timeout_s)
-    assert list(tmp_path.iterdir()) == []
+    assert not [path for path in tmp_path.iterdir() if ":" in path.name], "a directory was made for the server"
 
 
 def test_nobody_there(tmp_path: Path) -> None:
@@ -560,6 +560,19 @@ def test_a_copy_that_vanishes_is_a_failure(
     assert f"{ours.port} refused RENAMENX: ERR no such key" in refused(url(redis), url(ours))
 
 
+def test_servers_are_named_as_for_all_tools(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis, ours = start_redis(), start_riverbed()
+    with redis.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+    monkeypatch.chdir(tmp_path)
+    assert imported(f"127.0.0.1:{redis.port}", f"127.0.0.1:{ours.port}")["streams"] == 1
+    with ours.client() as target:
+        assert target.ask("XLEN", "s") == b":1\r\n"
+    assert not [path for path in tmp_path.iterdir() if ":" in path.name], "a directory was made for the server"
+
+
 def test_the_target_that_refuses_is_named(start_redis: StartRedis, start_riverbed: StartRiverbed) -> None:
     redis, ours = start_redis(), start_riverbed()
     with redis.client() as client, ours.client() as target:
@@ -572,7 +585,7 @@ def test_the_target_that_refuses_is_named(start_redis: StartRedis, start_riverbe
 def test_nothing_is_written_over(redis_server: Server, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "is not empty" in refused(url(redis_server), tmp_path)
-    assert "expected redis://" in run("http://x", tmp_path / "new").stderr
+    assert "http://x is not a server: expected HOST:PORT or redis://" in refused("http://x", tmp_path / "new")
     assert "is not the number of a database" in refused(url(redis_server), "redis://x/y")
     assert "is to take no database" in refused(url(redis_server), "redis://x/3")
 
