@@ -16,6 +16,8 @@ others and are copied last.  After any other change the copy is stale, and the c
 from __future__ import annotations
 
 import base64
+import binascii
+import contextlib
 import re
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
@@ -56,7 +58,9 @@ _RUN_ROWS: Final = 8
 _RUN_BYTES: Final = 100  # without its IDs
 _SLICE_BYTES: Final = 1 << 18
 _RECORD_TABLES: Final = ("idmp", "idmp_ids", "idmp_times")
-_EXTENSION: Final = re.compile(b"(?:%b|%b)([^\r]*)\r\n" % (re.escape(EXTENSION_START), re.escape(EXTENSION_NEXT)))
+_EXTENSION: Final = re.compile(
+    b"(?:%b|%b)([A-Za-z0-9+/=]*+)\r\n" % (re.escape(EXTENSION_START), re.escape(EXTENSION_NEXT))
+)
 # These change keys that they do not name.
 _ALL_KEYS: Final = (bulk(b"FLUSHDB"), bulk(b"SWAPDB"))
 
@@ -112,8 +116,7 @@ class CopyInTheMaking:
         self._seen += len(pieces)
         if pieces and not self.is_stale:
             logged = b"".join(pieces)
-            hidden = b"".join(map(base64.b64decode, _EXTENSION.findall(logged)))
-            self.is_stale = self._names_source(logged) or self._names_source(hidden)
+            self.is_stale = self._names_source(logged) or self._names_source(b"".join(_hidden_commands(logged)))
         return self.is_stale
 
     def _names_source(self, commands: bytes) -> bool:
@@ -304,3 +307,10 @@ class CopyInTheMaking:
             low = key + b"\0"
             found = source.next()
         return low
+
+
+def _hidden_commands(logged: bytes) -> Iterator[bytes]:
+    """The parts of commands in the extension lines of a log, and of what looks like such lines in its words."""
+    for text in _EXTENSION.findall(logged):
+        with contextlib.suppress(binascii.Error):  # a word: only lines of our own are sure to be base64
+            yield base64.b64decode(text)

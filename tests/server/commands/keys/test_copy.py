@@ -42,11 +42,17 @@ FILL = [
     "XGROUP CREATECONSUMER s h Dora",
     "PEXPIREAT s 9000000000000",
 ]
+# Looked through from each of them to the end of all, it would take hours.
+LIKE_LINES = "#RB:" * 200_000 + "."
 # Other clients' commands while a copy is made, and whether the copy begins again then.
 MEANWHILE = {
     "nothing": ([], False),
     "new entries": (["XADD s 200000000{n}-1 f new", "XADD s 200000000{n}-2 a b c d"], False),
     "another stream": (["XADD other * XADD s 1-1 v", "XDEL other 1-1"], False),
+    "words like hidden lines": (
+        ["XADD other * f #RB:A", "XADD other * f #RB+abc=d==", f"XADD other * f {LIKE_LINES}"],
+        False,
+    ),
     "XDEL": (["XDEL s 4-1"], True),
     "XTRIM": (["XTRIM s MAXLEN 30"], True),
     "XADD MAXLEN": (["XADD s MAXLEN 40 200000000{n}-1 f v"], True),
