@@ -50,7 +50,7 @@ def allow_descriptors(config: Config) -> None:
                 f"The operating system is not able to handle the specified number of clients, try with {allowed}"
             )
 
-    config.observe("maxclients", check)
+    config.prepare(["maxclients"], check)
 
 
 def _reachable_clients(wanted: int) -> int:

@@ -66,7 +66,7 @@ class Snapshots:
         self._config = core.config
         if self._config.snapshot_columns and find_spec("pyarrow") is None:
             log.warning("snapshots will have no columns: pyarrow is not installed: pip install 'riverbed[sql]'")
-        self._config.observe("snapshot-columns", self._require_library)
+        self._config.prepare(["snapshot-columns"], self._require_library)
 
     def _require_library(self) -> None:
         """Refuse a change that cannot come true.  Raises BadValueError."""

@@ -19,7 +19,7 @@ from riverbed.server.config.values import ConfigError, Ignored, collect, default
 from riverbed.server.glob import Glob
 
 Apply = Callable[[], None]
-Prepare = Callable[[], Apply]
+Prepare = Callable[[], Apply | None]
 
 
 class Config(Settings):
@@ -104,41 +104,40 @@ class Config(Settings):
             for setting, _ in asked.values()
             if setting.is_reread or values[setting.attribute] != before[setting.attribute]
         ]
-        informed: list[AnySetting] = []
-        prepared: dict[Prepare, Apply] = {}
+        prepared: dict[Prepare, Apply | None] = {}
         for setting in changed:
+            prepare = self._preparations.get(setting.name)
+            if prepare is None or prepare in prepared:
+                continue
             try:
-                prepare = self._preparations.get(setting.name)
-                if prepare is not None and prepare not in prepared:
-                    prepared[prepare] = prepare()
-                informed.append(setting)
-                self._inform(setting)
-            except BadValueError as error:
+                prepared[prepare] = prepare()
+            except BaseException as error:
                 self.__dict__.update(before)
-                for one in informed:
-                    self._inform(one)
-                raise ConfigError(setting.name, str(error)) from None
+                if isinstance(error, BadValueError):
+                    raise ConfigError(setting.name, str(error)) from None
+                raise
+        # Nothing is refused from here on: a password that was taken back would have let strangers in.
         for apply in prepared.values():
-            apply()
+            if apply is not None:
+                apply()
+        for setting in changed:
+            for callback in self._observers.get(setting.name, ()):
+                callback()
 
     def observe(self, name: str, callback: Callable[[], None]) -> None:
-        """Call `callback` after each change of setting `name`.
+        """Call `callback` after each change of setting `name`, which it cannot refuse.
 
-        `callback` reads the new value from here.  If it raises BadValueError, nothing changes, and it is called again.
+        `callback` reads the new value from here.
         """
         assert name in SETTINGS, name
         self._observers.setdefault(name, []).append(callback)
 
     def prepare(self, names: Iterable[str], prepare: Prepare) -> None:
-        """Call `prepare` once for each change of these settings; it returns what makes the change.
+        """Call `prepare` once for each change of these settings; it returns what makes the change, if it makes one.
 
-        For what is costly or may fail, and cannot be done twice.  `prepare` reads the new values from here.  If it
-        raises BadValueError, nothing changes; what it returned is called when nothing can fail any more.
+        For what may refuse a change.  `prepare` reads the new values from here.  If it raises BadValueError, nothing
+        changes; what it returned is called when nothing can fail any more.
         """
         for name in names:
             assert name in SETTINGS, name
             self._preparations[name] = prepare
-
-    def _inform(self, setting: AnySetting) -> None:
-        for callback in self._observers.get(setting.name, ()):
-            callback()

@@ -89,7 +89,6 @@ class Contexts:
 
         def apply() -> None:
             self._accepting, self._connecting = contexts
-            self._set_demand()
             log.info("TLS: the certificates were read; new connections use them")
 
         return apply
@@ -141,7 +140,7 @@ def _context(config: Config, protocol: int) -> ssl.SSLContext:
     if config.tls_ciphers:
         try:
             context.set_ciphers(config.tls_ciphers)
-        except ssl.SSLError:
+        except (ssl.SSLError, ValueError):  # the latter for bytes that no name has
             raise TlsSettingsError(f"tls-ciphers: OpenSSL knows none of {config.tls_ciphers!r}") from None
     if config.tls_ca_cert_file:
         path = _readable("tls-ca-cert-file", config.tls_ca_cert_file)

@@ -314,20 +314,24 @@ def test_observers_hear_of_changes_only() -> None:
     assert heard == [5]
 
 
-def test_observer_may_refuse_and_then_nothing_changes() -> None:
+@pytest.mark.parametrize("error", [BadValueError("no room for seven"), OSError("no memory")])
+def test_a_refused_change_is_heard_of_by_nobody(error: Exception) -> None:
     config = Config()
-    heard: list[int] = []
+    heard: list[object] = []
 
     def refuse() -> None:
-        if config.maxclients == 7:
-            raise BadValueError("no room for seven")
+        assert config.maxclients == 7
+        raise error
 
     config.observe("timeout", lambda: heard.append(config.timeout))
-    config.observe("maxclients", refuse)
-    with pytest.raises(ConfigError, match="maxclients: no room for seven"):
-        config.set([("timeout", "5"), ("maxclients", "7")])
-    assert (config.timeout, config.maxclients) == (0, 10000)
-    assert heard == [5, 0]
+    config.prepare(["databases", "requirepass"], lambda: lambda: heard.append(config.requirepass))
+    config.prepare(["maxclients"], refuse)
+    with pytest.raises(ConfigError if isinstance(error, BadValueError) else OSError, match=r"no (room|memory)"):
+        config.set([("timeout", "5"), ("requirepass", "secret"), ("maxclients", "7")])
+    assert (config.timeout, config.maxclients, config.requirepass) == (0, 10000, Config().requirepass)
+    assert heard == []
+    config.set([("timeout", "5"), ("requirepass", "secret")])
+    assert heard == [config.requirepass, 5]
 
 
 def test_values_are_the_instances_own() -> None:

@@ -142,6 +142,13 @@ def test_a_folder_of_authorities_is_as_good_as_a_file(start_tls: Start, tmp_path
     assert is_served(server, client_context(start_tls.certificates, client))
 
 
+@pytest.mark.parametrize("ciphers", [b"a\0b", b"\xff"])
+def test_ciphers_that_no_name_can_be_are_refused_and_not_kept(start_tls: Start, ciphers: bytes) -> None:
+    with start_tls().client() as client:
+        assert client.ask("CONFIG", "SET", "tls-ciphers", ciphers).startswith(b"-ERR CONFIG SET failed")
+        assert client.ask("CONFIG", "SET", "tls-protocols", "TLSv1.2") == b"+OK\r\n"
+
+
 # -- beside Redis ------------------------------------------------------------------------------------------------------
 
 

@@ -348,6 +348,20 @@ def test_passwords_of_users_are_shown_nowhere(server: RiverbedServer, admin: Raw
     admin.ask("CONFIG", "SET", "slowlog-log-slower-than", 10_000)
 
 
+@pytest.mark.parametrize("asked", ["new", ""])
+@pytest.mark.parametrize("how", ["ACL SETUSER default resetpass >old", "CONFIG SET requirepass old"])
+def test_a_refused_change_of_the_password_lets_nobody_in(start_riverbed: StartRiverbed, how: str, asked: str) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        assert client.ask(*how.split()) == b"+OK\r\n"
+        with server.client() as stranger:
+            assert stranger.ask("PING").startswith(b"-NOAUTH")
+            refused = client.ask("CONFIG", "SET", "requirepass", asked, "tls-replication", "yes")
+            assert refused.startswith(b"-ERR CONFIG SET failed (possibly related to argument 'tls-replication')")
+            assert stranger.ask("PING").startswith(b"-NOAUTH")
+            assert stranger.ask("AUTH", "old") == b"+OK\r\n"
+
+
 def test_requirepass_is_the_password_of_the_default_user(start_riverbed: StartRiverbed) -> None:
     server = start_riverbed(options={"requirepass": "one"})
     with server.client() as client, server.client() as stranger:
