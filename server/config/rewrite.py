@@ -13,7 +13,7 @@ from riverbed.server.config import file as configfile
 from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting
 from riverbed.server.config.settings import OLD_NAMES, SETTINGS, USER_LINE
-from riverbed.server.config.values import collect
+from riverbed.server.config.values import COMMAND_LINE, ConfigError, collect
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
@@ -43,7 +43,9 @@ def rewrite(config: Config, users: Iterable[list[str]]) -> None:
             written.add(said.name)
             if not _needs_no_line(SETTINGS[said.name], config):
                 kept.append(_line(SETTINGS[said.name], config))
-    values, _ = collect(configfile.directives(kept, config.file))
+    said_then = list(configfile.directives(kept, config.file))
+    _refuse_users_elsewhere([line.place for line in said_then if line.name == USER_LINE], config)
+    values, _ = collect(said_then)
     missing = [_line(setting, config) for setting in _other_than(values, config)]
     missing += [configfile.render_line(USER_LINE, words) for words in users]
     if missing:
@@ -53,6 +55,14 @@ def rewrite(config: Config, users: Iterable[list[str]]) -> None:
             kept += ["", _REWRITE_MARK]
         kept += [*missing, ""]
     configfile.replace_file(config.file, kept)
+
+
+def _refuse_users_elsewhere(included: list[str], config: Config) -> None:
+    """Raise ConfigError if a line outside of the file makes a user: beside new lines for all, no server could start."""
+    places = included + [place for place, _ in config.users if place == COMMAND_LINE]
+    if places:
+        advice = f"users are written to {config.file}, or to an aclfile: move this one there"
+        raise ConfigError(USER_LINE, advice, places[0])
 
 
 def _other_than(values: dict[str, Any], config: Config) -> Iterator[AnySetting]:

@@ -372,6 +372,19 @@ def test_rewrite_includes_what_flags_said(write_file: WriteFile) -> None:
     assert path.read_text() == "port 2\n\n# Written by CONFIG REWRITE\nbind 127.0.0.1 ::1\n"
 
 
+@pytest.mark.parametrize("place", ["file", "flag"])
+def test_rewrite_writes_no_second_line_for_a_user(write_file: WriteFile, tmp_path: Path, place: str) -> None:
+    users = tmp_path / "users.conf"
+    users.write_text("user u on nopass\n")
+    path = write_file(f"include {users}\n" if place == "file" else "port 1\n")
+    text = path.read_text()
+    flags = ["--user", "u", "on", "nopass"] if place == "flag" else []
+    said = f"{users}:1" if place == "file" else "command line"
+    with pytest.raises(ConfigError, match=f"{said}: user: users are written to {path}, or to an aclfile"):
+        rewrite(Config.load([str(path), *flags]), [["u", "on", "nopass"]])
+    assert path.read_text() == text
+
+
 def test_rewrite_goes_back_to_the_default(write_file: WriteFile) -> None:
     path = write_file("timeout 5\nclient-output-buffer-limit normal 1 2 3\n")
     config = Config.load([str(path)])
