@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -153,7 +154,7 @@ class Timing:
         now = int(self._clock.time())
         slower_than = config.slowlog_log_slower_than
         if 0 <= slower_than <= usec and not command.flags & Flag.SKIP_SLOWLOG:
-            address = session.peer.address.encode()
+            address = os.fsencode(session.peer.address)
             self._stats.slowlog.add(words, usec, now, address, session.names.client, config.slowlog_max_len)
         event = b"fast-command" if command.flags & Flag.FAST else b"command"
         self._stats.latency.add(event, now, usec // 1000, config.latency_monitor_threshold)

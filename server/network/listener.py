@@ -282,7 +282,8 @@ async def _open_metrics(server: Server, addresses: Addresses) -> Metrics | None:
         return None
     from riverbed.server.prometheus.page import Metrics
 
-    metrics = Metrics(server.context, server.executor.control, server.replication, server.tasks)
+    executor = server.executor
+    metrics = Metrics(server.context, executor.control, server.replication, server.tasks, executor.failures)
     for sock in addresses.metrics:
         accept(sock, server.context.config.tcp_backlog)
     await metrics.listen(addresses.metrics, server.tls if server.context.config.metrics_tls else None)

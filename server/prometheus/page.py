@@ -15,6 +15,7 @@ being made gets that page, so that no number of scrapers takes more than a fifth
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Iterable, Iterator
@@ -28,13 +29,17 @@ from prometheus_client.registry import Collector
 from riverbed.server.prometheus.figures import Figure, figures
 from riverbed.server.prometheus.http import MetricsHttp, UnavailableError
 from riverbed.store.databases.sampling import Sample
+from riverbed.store.errors import TABLE_DAMAGE
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.request import Control
+    from riverbed.server.execution.failures import Failures
     from riverbed.server.replication.role import Replication
     from riverbed.server.tls.tls import Tls
+
+log = logging.getLogger("riverbed")
 
 # How many streams have figures of their own, those with groups first, then the longest; and how many of their groups,
 # those with the most pending first.
@@ -51,11 +56,14 @@ _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """The pages of one server."""
 
-    def __init__(self, core: Core, control: Control, replication: Replication, tasks: Tasks) -> None:
+    def __init__(
+        self, core: Core, control: Control, replication: Replication, tasks: Tasks, failures: Failures
+    ) -> None:
         self._core = core
         self._control = control
         self._replication = replication
         self._tasks = tasks
+        self._failures = failures
         self._sample = Sample(core.txn, MAX_STREAMS, MAX_GROUPS)
         self._under_way: asyncio.Task[bytes] | None = None
         pages = {b"/metrics": (_CONTENT_TYPE, self.page), b"/healthz": ("text/plain", self._health)}
@@ -102,8 +110,12 @@ class Metrics:
     def _pieces(self) -> Iterator[bytes]:
         """The page in pieces, each less than a millisecond of work."""
         if self._core.loading is None:
-            for _ in self._sample.look(self._core.now_ms()):
-                yield b""
+            try:
+                for _ in self._sample.look(self._core.now_ms()):
+                    yield b""
+            except TABLE_DAMAGE as error:
+                log.warning("the metrics page shows streams and groups as they were at the scrape before: %s", error)
+                self._failures.damage_met()
         for figure in figures(self._core, self._control, self._replication, self._sample):
             yield from render(figure)
 

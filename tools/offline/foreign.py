@@ -82,6 +82,11 @@ def _every_other(words: list[bytes]) -> list[bytes]:
     return words[1::2]
 
 
+def _every_other_of_a_count(words: list[bytes]) -> list[bytes]:
+    count = int(words[1]) if words[1:] and words[1].isdigit() and len(words[1]) < 10 else 0
+    return words[2::2][:count]
+
+
 def _behind_store(words: list[bytes]) -> list[bytes]:
     return [words[at + 1] for at, word in enumerate(words[:-1]) if at > 1 and word.upper() in (b"STORE", b"STOREDIST")]
 
@@ -107,6 +112,7 @@ _OVERWRITE: Final[dict[bytes, Callable[[list[bytes]], list[bytes]]]] = {
         _first,
     ),
     b"MSET": _every_other,
+    b"MSETEX": _every_other_of_a_count,
     b"BITOP": lambda words: words[2:3],
     b"SORT": _behind_store,
     b"GEORADIUS": _behind_store,

@@ -6,6 +6,7 @@ know how a client is paused or blocked.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +51,7 @@ def client_kill(request: Request) -> Reply:
     if len(request.argv) == 3:
         address = request.argv[2]
         for session in list(request.context.sessions.values()):
-            if session.peer.address.encode() == address:
+            if os.fsencode(session.peer.address) == address:
                 request.kill(session)
                 return OK
         raise CommandError(NO_SUCH_CLIENT)
@@ -100,9 +101,9 @@ def _filter(request: Request, name: bytes, value: bytes) -> Callable[[Session], 
                 raise CommandError(b"ERR No such user '%b'" % value)
             return lambda session: session.user is user
         case b"ADDR":
-            return lambda session: session.peer.address.encode() == value
+            return lambda session: os.fsencode(session.peer.address) == value
         case b"LADDR":
-            return lambda session: session.peer.local_address.encode() == value
+            return lambda session: os.fsencode(session.peer.local_address) == value
         case b"MAXAGE":
             seconds = parse_int(value, MAXAGE_NOT_INTEGER)
             if seconds < 1:

@@ -5,6 +5,7 @@ Reads a session and the buffers and addresses of its peer, and changes nothing.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def describe(
     last_command = name or session.last_command.lower() or b"NULL"
     fields = (
         (b"id", b"%d" % session.id),
-        (b"addr", peer.address.encode()),
-        (b"laddr", peer.local_address.encode()),
+        (b"addr", os.fsencode(peer.address)),
+        (b"laddr", os.fsencode(peer.local_address)),
         (b"fd", b"%d" % peer.fd),
         (b"name", session.names.client),
         (b"age", _seconds_since(now_ms, session.created_ms)),

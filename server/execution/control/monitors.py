@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ class Monitors:
         if command.flags & (Flag.SKIP_MONITOR | Flag.ADMIN):
             return
         words = " ".join(map(quoted, command.shown(argv))).encode()
-        now, place = self._clock.time(), session.peer.address.encode()
+        now, place = self._clock.time(), os.fsencode(session.peer.address)
         line = Push(b"+%.6f [%d %b] %b\r\n" % (now, session.db.number, place, words))
         for monitor in self._sessions:
             self._push(monitor, line)

@@ -119,15 +119,17 @@ def test_resets_on_the_port_of_metrics_leave_nothing_behind(start_riverbed: Star
 
 
 def test_clients_of_a_unix_socket_come_and_go(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
-    path = tmp_path / "s"
-    server = start_riverbed(options={"unixsocket": path})
+    path = tmp_path / os.fsdecode(b"s\xff")
+    server = start_riverbed(options={"unixsocket": path, "slowlog-log-slower-than": 0})
     with UnixClient(path, 60) as client:
         before = descriptors_beside(client, server)
         for _ in range(100):
             with socket.socket(socket.AF_UNIX) as peer:
                 peer.connect(str(path))
         until(lambda: descriptors(server) == before, "that no descriptor is left")
-        assert b" addr=%b:0 " % str(path).encode() in client.tree("CLIENT", "LIST").text
+        assert b" addr=%b:0 " % os.fsencode(path) in client.tree("CLIENT", "LIST").text
+        assert b"%b:0" % os.fsencode(path) in client.ask("SLOWLOG", "GET")
+        assert client.ask("CLIENT", "KILL", "LADDR", b"/other\xff:0") == b":0\r\n"
 
 
 def test_a_unix_socket_has_its_permissions_before_it_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

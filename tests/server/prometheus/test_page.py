@@ -19,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from riverbed.server.prometheus.figures import LABEL_BYTES, Figure, figures, label
 from riverbed.server.prometheus.http import MAX_CONNECTIONS
 from riverbed.server.prometheus.page import MAX_GROUPS, MAX_STREAMS, render
+from tests.support.replicas import info
 from tests.support.servers import RiverbedServer, StartError, free_port
+from tests.support.store.planting import Rows, damage
 from tests.support.waiting import until, until_blocked
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -323,3 +325,21 @@ def test_a_figure_of_many_values_has_one_head() -> None:
 
 def test_a_figure_without_values_is_left_out() -> None:
     assert list(render(Figure(GaugeMetricFamily("riverbed_x", "Help.", labels=("n",)), []))) == []
+
+
+def test_a_damaged_row_is_mended_and_costs_no_page(start_riverbed: StartRiverbed) -> None:
+    server, port = start_watched(start_riverbed, {"scrub-interval": 0})
+    with server.client() as client:
+        for key in ("a", "b", "c"):
+            client.ask("XADD", key, "1-1", "f", "v")
+    server.stop()
+    damage(server.directory, change_a_bit_of_the_second_key)
+    server.start()
+    scrape(port)
+    until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", "the repair")
+    assert value(scrape(port), "riverbed_stream_entries", db="0", stream="b") == 1
+
+
+def change_a_bit_of_the_second_key(rows: Rows) -> None:
+    row = rows.all("keys")[1][1]
+    rows.change("keys", row[:-1] + bytes((row[-1] ^ 4,)), 1)

@@ -182,6 +182,20 @@ def test_what_a_redis_ignores_is_counted(tmp_path: Path) -> None:
     assert "RESTORE may have held streams" in result.stdout
 
 
+def test_streams_that_a_newer_redis_overwrites_are_gone(tmp_path: Path) -> None:
+    commands = [
+        ("SELECT", "0"),
+        *(xadd(1, key) for key in ("a", "b", "c", "PXAT")),
+        ("MSETEX", "2", "a", "1", "b", "2", "PXAT", "4102444800000"),
+        ("MSETEX", "many", "c", "1"),
+        ("MSETEX",),
+    ]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
+    report = replay(tmp_path, tmp_path / "new", status=1)
+    assert report["skipped"]["commands"] == {"MSETEX": 3}
+    assert sorted(key for _, key in opened(tmp_path / "new", 0)) == [b"PXAT", b"c"]
+
+
 def test_xadds_that_are_taken_together_are_executed_and_counted_one_by_one(tmp_path: Path) -> None:
     commands = [
         ("SELECT", "0"),
