@@ -383,7 +383,8 @@ class Executor:
                 self._gathering.answered_at_once(len(ran))
         stats = self.stats
         stats.writes_processed += len(ran)
-        if committed or self.txn.copied_bytes:
+        if committed or self.failures.has_committed or self.txn.copied_bytes:
+            self.failures.has_committed = False
             for report in self.events.committed:
                 report()
         if self.engine.refusals.reason is not None and not self.txn.is_short_of_space:

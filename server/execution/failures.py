@@ -85,6 +85,7 @@ class Failures:
         self._gate = gate
         self._delivery = delivery
         self._events = events
+        self.has_committed = False  # before the end of the tick, which finds nothing of it
         self._reported_s: float | None = None  # when a bug was logged last
         self._unreported = 0  # bugs since then
         # a client may send a thousand such commands a second
@@ -210,6 +211,7 @@ class Failures:
 
     def settle_replies(self) -> None:
         """Settle all replies so far: their commands are in the log, however the tick ends."""
+        self.has_committed = True
         self.sliced_commands.committed()
         self.waits.committed()
         offset = self._engine.log.end.offset

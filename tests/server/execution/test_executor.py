@@ -447,6 +447,29 @@ def test_an_exception_undoes_just_its_command(tmp_path: Path, monkeypatch: pytes
     in_loop(body())
 
 
+def test_what_stands_before_an_undone_command_is_synced_as_all_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        Broken(monkeypatch, b"XDEL")
+        ticks = Ticks(tmp_path, appendfsync="everysec", checkpoint_interval_ms=1)
+        first, second = ticks.connect(), ticks.connect()
+        await ticks.ask(first, "XADD s 1-1 f v", "SAVE")
+        first.send("XADD s 1-2 f v", "WAITAOF 1 0 0")
+        second.send("XDEL s 1-1")
+        replies: list[bytes] = []
+        for _ in range(500):
+            await ticks.settle()
+            if len(replies := [*replies, *first.replies()]) == 2:
+                break
+            await asyncio.sleep(0.01)
+        assert replies == [added("1-2"), b"*2\r\n:1\r\n:0\r\n"]
+        assert not ticks.engine.needs_checkpoint
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("name", ["XLEN", "xLen"], ids=["fast path", "careful path"])
 def test_an_exception_in_a_read_undoes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     async def body() -> None:
