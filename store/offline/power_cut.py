@@ -18,11 +18,12 @@ from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.environment import Tables
 
 
-def settle_after_power_cut(places: Places, files: Files) -> bool:
+def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool = True) -> bool:
     """As `settle`; and what a log that is synced late has lost in its middle is cut off, with all behind it.
 
     Other damage stays, for the tool to find.  After a kill the log is synced: without the mark, which goes, a start
-    would take what a power cut takes from it for damage.  Raises as `settle` does.
+    would take what a power cut takes from it for damage.  Raises as `settle` does, and if the log has lost something
+    that is not to be cut off, as it is not `load_truncated`: StoreError; the mark stays for a start that may.
     """
     places.require_plain()
     was_cut = power_loss.is_in_doubt(places.state)
@@ -31,8 +32,8 @@ def settle_after_power_cut(places: Places, files: Files) -> bool:
     power_loss.resolve_doubt(places.state)
     has_settled = end_compaction(places, files)
     if was_cut:
-        with contextlib.suppress(StoreError, lmdb.Error):
-            _cut_lost_writes(places.state.parent, files)
+        with contextlib.suppress(*((StoreError, lmdb.Error) if load_truncated else ())):
+            _cut_lost_writes(places.state.parent, files, load_truncated)
     if power_loss.is_marked(places.state):  # last: where this is killed, the next start or tool does all of it again
         power_loss.end_use(places.state)
     return has_settled
@@ -49,8 +50,8 @@ def _sync_log(places: Places, files: Files) -> None:
                 files.close(fd)
 
 
-def _cut_lost_writes(directory: Path, files: Files) -> None:
-    with contextlib.closing(Log.find(directory, files)) as log:
+def _cut_lost_writes(directory: Path, files: Files, load_truncated: bool) -> None:
+    with contextlib.closing(Log.find(directory, files, load_truncated=load_truncated)) as log:
         if log.is_missing or not log.home.manifest.is_unsynced:
             return
         with contextlib.closing(Tables(directory, DEFAULT_MAP_BYTES)) as tables:

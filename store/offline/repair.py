@@ -79,7 +79,7 @@ def mend_tables(directory: Path, execute: Execute, *, now_ms: int, load_truncate
 
     Raises what `Repair` and `Repair.mend` raise.
     """
-    with Repair(directory, execute, now_ms=now_ms) as repair:
+    with Repair(directory, execute, now_ms=now_ms, load_truncated=load_truncated) as repair:
         check = Check(directory, is_held=True)
         first: dict[bool, list[Violation]] = {True: [], False: []}
         for violation in check.violations():
@@ -102,6 +102,7 @@ class Repair:
         execute: Execute,
         *,
         now_ms: int,
+        load_truncated: bool = True,
         files: Files | None = None,
         steps: Progress = ignore,
         announce: Callable[[ReplayPlan], None] = _unannounced,
@@ -110,6 +111,7 @@ class Repair:
         self._directory = directory
         self._execute = execute
         self._now_ms = now_ms
+        self._load_truncated = load_truncated
         self._places = Places(directory)
         self._files = files or OsFiles()
         self._steps = steps
@@ -165,8 +167,9 @@ class Repair:
         if self._files.exists(self._work):
             shutil.rmtree(self._work)
             self._files.sync_directory(self._directory)
-        with contextlib.suppress(StoreError):  # a manifest that cannot be read; the check finds it as well
-            settle_after_power_cut(self._places, self._files)
+        # a manifest that cannot be read; the check finds it as well
+        with contextlib.suppress(*((StoreError,) if self._load_truncated else ())):
+            settle_after_power_cut(self._places, self._files, load_truncated=self._load_truncated)
 
     def _require_space(self, check: Check) -> None:
         needed = room_for_tables(check.log.size_bytes)

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.server.commands.replay import Replayer
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import StoreError
 from riverbed.store.offline import power_cut
+from riverbed.store.offline.repair import mend_tables
 from riverbed.store.swap import Places
 from riverbed.store.tables.data_file.power_loss import is_marked
+from tests.support.store.planting import damage, do
 from tests.support.store.stores import Store
 
 
@@ -37,7 +41,7 @@ def test_a_tool_that_is_killed_while_it_cuts_what_a_power_cut_has_left_is_follow
 ) -> None:
     directory = cut(tmp_path / "cut")
 
-    def killed(directory: Path, files: OsFiles) -> None:
+    def killed(directory: Path, files: OsFiles, load_truncated: bool) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -59,4 +63,25 @@ def test_the_mark_of_the_power_cut_goes_with_what_it_has_left(tmp_path: Path) ->
     store = Store(directory)
     assert store.engine.recovery.torn_tail is None
     assert store.stream().length == 4
+    store.kill()
+
+
+@pytest.mark.parametrize("lost", ["a hole", "a torn tail"])
+def test_a_start_that_may_cut_nothing_leaves_log_and_mark_as_they_are(tmp_path: Path, lost: str) -> None:
+    directory = cut(tmp_path / "cut")
+    log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    if lost == "a torn tail":
+        whole, _, _ = log.read_bytes().partition(bytes(120))
+        log.write_bytes(whole)
+    damage(directory, do.empty("groups"))
+    before = log.read_bytes()
+    with pytest.raises(StoreError, match=r"appendonly\.aof\.1\.incr\.aof"):
+        mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=False)
+    assert log.read_bytes() == before
+    assert is_marked(directory / "state")
+    assert not (directory / "replaced").exists()
+    mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=True)
+    store = Store(directory)
+    assert store.stream().length == 4
+    assert store.violations() == []
     store.kill()
