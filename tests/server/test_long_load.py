@@ -176,6 +176,26 @@ def test_info_and_the_metrics_port_show_how_far_it_is(held: HeldServer) -> None:
     assert "\nriverbed_loading 0.0\n" in page
 
 
+def test_nothing_is_committed_while_a_log_with_copies_is_loaded(tmp_path: Path) -> None:
+    first = RiverbedServer(tmp_path / "data", tmp_path / "logs", {"appendfsync": "no"})
+    with first, first.client() as client:
+        for number in range(KEYS):
+            client.ask("XADD", "s", "*", "f", "x" * 4096)
+            client.ask("COPY", "s", f"t{number}")
+    (tmp_path / "data" / "state").rename(tmp_path / "state")
+    server = HeldServer(tmp_path / "data", tmp_path / "logs")
+    server.spawn()
+    server.wait_listening()
+    with server.client() as client:
+        for _ in range(10):
+            assert fields(client, "persistence")["loading"] == "1"
+        assert float(fields(client, "persistence")["loading_loaded_perc"]) > 10
+        server.go_on()
+        assert client.ask("XLEN", f"t{KEYS - 1}") == b":%d\r\n" % KEYS
+    assert "checkpoint" not in server.log_text()
+    assert server.stop() == 0
+
+
 def test_what_a_client_has_set_up_outlasts_the_load(loading: HeldServer) -> None:
     with loading.client() as early, loading.client() as watching, loading.client() as listening:
         assert early.ask("SELECT", "3") == early.ask("CLIENT", "SETNAME", "me") == b"+OK\r\n"
