@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from riverbed.store.disk.real_files import DIRECTORY_MODE, naming, open_file
+from riverbed.store.disk.real_files import make_directory, naming, open_file
 from riverbed.store.disk.removal import close_file
 
 
@@ -173,7 +173,7 @@ class OsFiles:
         return os.listdir(directory)
 
     def make_directory(self, path: Path, /) -> None:
-        os.makedirs(path, DIRECTORY_MODE, exist_ok=True)
+        make_directory(path)
 
     def remove_directory(self, path: Path, /) -> None:
         os.rmdir(path)

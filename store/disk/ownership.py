@@ -19,6 +19,17 @@ def give(made: Path, owner: os.stat_result) -> None:
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
+def hand_over(fd: int, folder: Path) -> None:
+    """Give a file that root has made in another user's `folder` to that user, whose server has to read it.
+
+    Does nothing for other files, nor unless the process runs as root.  Raises OSError.
+    """
+    if os.geteuid() == 0:
+        made, owner = os.fstat(fd), folder.stat()
+        if made.st_uid == 0 != owner.st_uid and made.st_nlink == 1:
+            os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
 def give_access(made: Path, owner: os.stat_result) -> None:
     """Give `made` the user, group and mode of `owner`, as far as this process may."""
     with contextlib.suppress(PermissionError):

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.ownership import give, hand_over
 from riverbed.store.errors import UnsafeFileError
 
 # What a server and the tools make in a data directory is for the user that runs them alone.
@@ -69,10 +70,19 @@ def require_file(path: Path) -> None:
     _is_there(path, stat.S_IFREG)
 
 
+def make_directory(path: Path) -> None:
+    """Make `path` and what is missing above it, each for the user in whose folder it is; nothing when it exists."""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    for made in reversed(missing):
+        give(made, made.parent.stat())
+
+
 def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
     """`os.open` for a file: follows no link, does not wait for the other end of a pipe, and is not inherited.
 
-    Raises UnsafeFileError for anything but a file, OSError.
+    What root makes in the folder of another user belongs to that user.  Raises UnsafeFileError for anything but a file,
+    OSError.
     """
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
@@ -80,7 +90,14 @@ def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EMLINK):
             require_file(path)
         raise
-    return _only_file(fd, path)
+    _only_file(fd, path)
+    if flags & os.O_CREAT:
+        try:
+            hand_over(fd, path.parent)
+        except OSError:
+            os.close(fd)
+            raise
+    return fd
 
 
 def _only_file(fd: int, path: Path) -> int:

@@ -200,7 +200,6 @@ class Repair:
         home = self._directory / REPLACED_DIRECTORY
         if not self._files.exists(home):
             self._files.make_directory(home)
-            give(home, self._directory.stat())
             self._files.sync_directory(self._directory)
         path, number = home / name, 1
         while self._files.exists(path):
@@ -263,6 +262,5 @@ class Repair:
             now_ms=self._now_ms,
             files=self._files,
         )
-        give(self._places.home, self._directory.stat())
         done = f"made a new log out of the tables: {made.base.entries:,} entries, replication offset {made.offset}"
         return Action(done, None)

@@ -33,7 +33,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from riverbed.store.disk.files import Files
-from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file, read_file
+from riverbed.store.disk.real_files import make_directory, open_file, read_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
 from riverbed.store.recovery.kept_pages import kept_pages
 from riverbed.store.swap import KilledCompaction
@@ -182,7 +182,7 @@ def made_directory(directory: Path) -> Iterator[None]:
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
-        directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_directory(directory)
         yield
     except Exception:
         with contextlib.suppress(OSError):

@@ -108,9 +108,6 @@ def take_snapshot(
         if files.exists(folder):  # what a killed process has left there may have the space that is needed
             clear_leftovers(folder, WORKING_PREFIX)
         _require_space(tables, folder, leave_bytes, files)
-        if out is None and not files.exists(folder):
-            files.make_directory(folder)
-            give(folder, directory.stat())  # else the server could put no snapshot there
         files.make_directory(folder)
         with working_directory(folder, WORKING_PREFIX) as working:
             maker = _Maker(working, files, steps, split_every)
@@ -139,8 +136,7 @@ def take_snapshot(
                 complete()
             maker.forget(data_file)
             files.sync_directory(working)
-            if out is None:
-                give(working, directory.stat())
+            give(working, folder.stat())  # with what is in it
             path = _publish(working, folder, name or _automatic_name(manifest), manifest, files)
     return open_snapshot(path)
 

@@ -28,9 +28,10 @@ from typing import Any, Final, NamedTuple
 import lmdb
 
 from riverbed.store.disk.locks.serving import hold_instead_of_registering
+from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import (
-    DIRECTORY_MODE,
     FILE_MODE,
+    make_directory,
     naming,
     open_file,
     require_file,
@@ -130,7 +131,7 @@ class Tables:
         else:
             require_plain(path)
         if not readonly:
-            path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+            make_directory(path)
         self.path = path
         try:
             str(path).encode()
@@ -372,12 +373,16 @@ class Tables:
 def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs: bool) -> lmdb.Environment:
     if is_locked and not readonly:
         _allocate(path / LOCK_NAME)
+    is_new = not readonly and not (path / DATA_NAME).exists()
     try:
-        return _open_at_once(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs=syncs)
+        env = _open_at_once(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs=syncs)
     except lmdb.Error as error:
         if str(error).endswith(tuple(map(os.strerror, _FORBIDDEN))):
             _require_access(path, os.O_RDONLY if readonly else os.O_RDWR)
         raise
+    if is_new:
+        give(path / DATA_NAME, path.stat())
+    return env
 
 
 def _require_access(path: Path, flags: int) -> None:

@@ -40,6 +40,7 @@ from tests.support.in_process import HandClock
 from tests.support.servers import StartError
 from tests.support.store.stores import Store, begin_file
 from tests.support.trees import changes, tree
+from tests.support.waiting import rewritten
 
 LOG = "appendonlydir"
 MANIFEST = f"{LOG}/appendonly.aof.manifest"
@@ -525,3 +526,41 @@ def test_a_server_starts_while_its_store_is_read(sound: Place, start_riverbed: S
     assert start(sound) == ""
     with tables_at_rest(sound.directory), start_riverbed(sound.directory).client() as client:
         assert client.ask("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("state", ["kept", "lost"])
+def test_what_root_makes_in_the_directory_of_a_user_is_of_that_user(
+    start_riverbed: StartRiverbed, tmp_path: Path, state: str
+) -> None:
+    """Its own server could not start: one command as root had taken the manifest away."""
+    server = start_riverbed(options={"log-segment-bytes": 1 << 16})
+    with server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+    server.stop()
+    if state == "lost":
+        shutil.rmtree(server.directory / "state")
+    for path in (server.directory, *server.directory.rglob("*")):
+        os.chown(path, 65534, 65534)
+    server.start()
+    with server.client() as client:
+        client.pipeline([("XADD", "s", "*", "f", "v" * 1000) for _ in range(200)])
+        assert client.ask("SAVE") == b"+OK\r\n"
+        assert client.ask("RIVERBED", "SNAPSHOT", "one").startswith(b"*")
+    rewritten(server)
+    server.kill()
+    assert foreign(server.directory) == []
+    lines = tmp_path / "lines"
+    lines.write_text('{"fields": {"f": "v"}}\n')
+    for words in (
+        ["load", server.directory, "s", lines],
+        ["snapshot", server.directory],
+        ["compact", server.directory],
+    ):
+        done = CliRunner().invoke(main, list(map(str, words)), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        assert foreign(server.directory) == [], words
+
+
+def foreign(directory: Path) -> list[Path]:
+    return [path for path in directory.rglob("*") if path.stat().st_uid != 65534]

@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.disk.real_files import FILE_MODE, naming, read_file
+from riverbed.store.disk.real_files import naming, open_file, read_file
 from riverbed.store.errors import StoreError
 
 MARK_NAME: Final = "in-use"
@@ -211,7 +211,7 @@ def _put_mark_in_place(state: Path) -> None:
 
 def _write_new_mark(state: Path, text: str) -> None:
     path = state / NEW_MARK_NAME
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with naming(path), open(fd, "w") as file:
         file.write(text)
         file.flush()
