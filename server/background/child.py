@@ -11,6 +11,7 @@ No signal raises an exception anywhere, least of all inside of LMDB.  SIGTERM is
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import queue
@@ -132,6 +133,8 @@ def work_for_server(module: str, work: Callable[[Server], None]) -> NoReturn:
         pass
     except (StoreError, lmdb.Error, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, lmdb.Error) and reason.endswith(os.strerror(errno.EIO)):
+            reason += "; a full disk gives this error, too"
         _report(server, reason, has_met_damage=isinstance(error, (CorruptionError, *TABLE_DAMAGE)))
     except BaseException:
         traceback.print_exc()  # the server logs it

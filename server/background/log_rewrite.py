@@ -163,9 +163,8 @@ class Rewriting:
         begun = self._monotonic()
         # in a container, the process before had the same number, and what it left may still be on its way out
         path = self._engine.log.home.path / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(4)}.aof"
-        before = self._engine.log.size_bytes
         try:
-            base = await self._rewrite(path)
+            base, before = await self._rewrite(path)
         finally:
             if path.exists():
                 with contextlib.suppress(OSError):
@@ -203,8 +202,11 @@ class Rewriting:
         log.warning("the log was not rewritten: %s", reason)
         self.remove_leftovers()
 
-    async def _rewrite(self, path: Path) -> Base:
-        """Have `path` written and adopt it.  Raises what `_EXPECTED` lists."""
+    async def _rewrite(self, path: Path) -> tuple[Base, int]:
+        """Have `path` written and adopt it; -> what it is, and the bytes of the whole log before it was adopted.
+
+        Raises what `_EXPECTED` lists.
+        """
         self._go_on()
         engine = self._engine
         arguments = [engine.directory, path, engine.options.map_bytes]
@@ -225,12 +227,13 @@ class Rewriting:
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
+        before = engine.log.size_bytes
         await self._manifest.make(lambda: engine.log.history.begin_adoption(path, size, command_bytes, from_seq))
         if not self._stopped:
             self._go_on()  # the store may be another one by now
         self.status.note(entries, size)
         assert engine.log.base is not None
-        return engine.log.base
+        return engine.log.base, before
 
     async def _hand_over(self, worker: Worker) -> int:
         """Agree on a checkpoint; -> the number of the file of the log that begins there."""

@@ -32,7 +32,7 @@ from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_only
 from riverbed.store.disk.removal import remove_tree
-from riverbed.store.errors import LogWriteError, StateLostError, StoreError, UnsafeFileError
+from riverbed.store.errors import LogWriteError, StateLostError, StoreError
 from riverbed.store.layout import DAMAGED_TABLES, REPAIR_DIRECTORY, REPAIR_NAMES, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
 
@@ -115,7 +115,7 @@ class Repairs:
             raise CommandError("ERR a repair is under way already")
         try:
             require_only(self._directory, REPAIR_NAMES)
-        except UnsafeFileError as error:
+        except OSError as error:  # a stranger's files are there, or it is another user's
             raise CommandError(f"ERR {error}") from None
         block = Block((), None, request.argv, is_for_work=True)
         self._waiting = request.session, block

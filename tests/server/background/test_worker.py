@@ -72,6 +72,23 @@ def run(
         runner.run(all_of_it())
 
 
+@pytest.mark.parametrize(
+    ("error", "ending"), [("Input/output error", "; a full disk gives this error, too"), ("x", "")]
+)
+def test_an_error_that_a_full_disk_gives_as_well_says_so(child: Callable[[str], None], error: str, ending: str) -> None:
+    child(f"""
+        import lmdb
+        from riverbed.server.background.child import work_for_server
+
+        def work(server):
+            raise lmdb.Error("mdb_txn_commit: {error}")
+
+        work_for_server("child_of_a_test", work)
+    """)
+    with pytest.raises(WorkerError, match=f"mdb_txn_commit: {error}{ending}$"):
+        run(everything)
+
+
 LOOPS = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 
 
