@@ -205,7 +205,7 @@ def run_sql(
                 raise
 
         try:
-            for each in {name, "entries"}:
+            for each in {name, "entries"} - {""}:
                 connection.register(each, table)
             connection.execute("SET lock_configuration = true")
             result = wait_for(lambda: connection.sql(sql))  # None for a statement without a result

@@ -112,6 +112,31 @@ def test_read_prints_rows(place: Path) -> None:
     assert lines(run(place, "orders"))[-1]["_fields"] == {"_id": "mine", "\\xfe": "odd"}
 
 
+ALIKE = [b"_\xff", b"1", rb"_\xff", b"2", rb"_\x5cxff", b"3", rb"_\xFF", b"4", b"plain", b"5"]
+
+
+def test_no_two_names_of_a_map_are_alike(tmp_path: Path) -> None:
+    """A map with one name twice is refused by readers, or loses a value."""
+    store = Store(tmp_path / "store")
+    store.stream(b"", 0).append_entry(sid("1-1"), ALIKE)
+    store.stream(b"", 0).append_entry(sid("1-2"), [rb"_\xff", b"alone"])
+    store.commit()
+    store.checkpoint()
+    store.kill()
+    fields = {r"_\xff": "1", r"_\x5cxff": "2", r"_\x5cx5cxff": "3", r"_\xFF": "4", "plain": "5"}
+    (first, second) = lines(run(tmp_path / "store", "", "--columns", "_fields"))
+    assert (first["_fields"], second["_fields"]) == (fields, {r"_\x5cxff": "alone"})
+    (row, _) = lines(run(tmp_path / "store", "", "--sql", "select * from entries order by _seq"))
+    assert row["_fields"] == fields
+
+
+def test_every_column_of_a_query_is_printed_and_is_json(place: Path) -> None:
+    query = "select 1 as a, 2 as a, 3 as a_1, 'nan'::double as b, '-inf'::double as c, ['inf'::double] as d"
+    result = run(place, "orders", "--sql", query)
+    assert lines(result) == [{"a": 1, "a_2": 2, "a_1": 3, "b": "NaN", "c": "-Infinity", "d": ["Infinity"]}]
+    assert json.loads(result.stdout, parse_constant=pytest.fail)
+
+
 def test_sql_sees_the_stream_as_a_table(place: Path) -> None:
     query = "select a.user, sum(try_cast(a.amount as double)) as total from orders a join entries b using (_id) "
     query += "group by all order by all"

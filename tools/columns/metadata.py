@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from riverbed.tools.columns.decode import EntryBatch
 
 _LAST_TIMESTAMP_MS: Final = ((1 << 63) - 1) // 1000
+_LIKE_BYTE: Final = re.compile(rb"\\(?=x[0-9a-f]{2})")
 _MAX_LONG: Final = (1 << 63) - 1
 
 
@@ -36,6 +38,17 @@ def readable(values: pa.BinaryArray) -> pa.Array:
         return pa.array(texts, type=pa.string())
 
 
+def field_names(names: pa.BinaryArray, distinct: Iterable[bytes]) -> pa.Array:
+    r"""Names as `readable`, and no two alike, as keys of a map have to be: the text `\xff` is written as `\x5cxff`.
+
+    `distinct`: these names, or more.
+    """
+    if not any(b"\\x" in name for name in distinct):
+        return readable(names)
+    texts = [_LIKE_BYTE.sub(rb"\\x5c", name).decode(errors="backslashreplace") for name in names.to_pylist()]
+    return pa.array(texts, type=pa.string())
+
+
 def fields_map(batch: EntryBatch, *, as_text: bool = False, without: Sequence[bytes] = ()) -> pa.MapArray:
     """The fields of each entry by name, the last of several with one name; names, and maybe values, as text."""
     if without and set(batch.names()) <= set(without):
@@ -47,4 +60,5 @@ def fields_map(batch: EntryBatch, *, as_text: bool = False, without: Sequence[by
         kept = pc.invert(pc.is_in(names, value_set=pa.array(without, type=pa.binary())))
         passed = np.concatenate(([0], np.cumsum(kept.to_numpy(zero_copy_only=False))))
         offsets, names, values = passed[offsets].astype(np.int32), names.filter(kept), values.filter(kept)
-    return pa.MapArray.from_arrays(pa.array(offsets), readable(names), readable(values) if as_text else values)
+    texts = field_names(names, batch.names())
+    return pa.MapArray.from_arrays(pa.array(offsets), texts, readable(values) if as_text else values)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,13 +81,24 @@ def read(
 
 
 def _print(batch: Any) -> None:
+    if len(set(batch.schema.names)) < batch.num_columns:
+        batch = batch.rename_columns(_each_once(batch.schema.names))
     lines = [json.dumps(_plain(row), ensure_ascii=False) for row in batch.to_pylist()]
     if lines:
         click.echo("\n".join(lines).encode(errors="backslashreplace"))
 
 
+def _each_once(names: list[str]) -> list[str]:
+    """Names of the columns of a query as DuckDB itself makes them differ: `a`, `a_1`."""
+    given: list[str] = []
+    for name in names:
+        unused = (f"{name}_{number}" for number in count(1))
+        given.append(name if name not in given else next(each for each in unused if each not in (*given, *names)))
+    return given
+
+
 def _plain(value: Any) -> Any:
-    """A value of Arrow as JSON has it; bytes that are not UTF-8 are written as \\xff."""
+    """A value of Arrow as JSON has it; bytes that are not UTF-8 are written as \\xff, numbers that are none as text."""
     match value:
         case dict():
             return {str(name): _plain(each) for name, each in value.items()}
@@ -95,6 +108,8 @@ def _plain(value: Any) -> Any:
             return [_plain(each) for each in value]
         case bytes():
             return value.decode(errors="backslashreplace")
+        case float() if not math.isfinite(value):
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
         case None | bool() | int() | float() | str():
             return value
     return str(value)
