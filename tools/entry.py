@@ -6,7 +6,9 @@ the process at an interrupt; after that `cli` does.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
 _former = signal.getsignal(signal.SIGINT)
 if _former is signal.default_int_handler:  # with nohup, for instance, it is another one
@@ -20,6 +22,8 @@ def main() -> None:
     """Run the subcommand that the command line names."""
     signal.signal(signal.SIGINT, _former)
     fill_standard_descriptors()
+    if sys.stdout is None:  # it was closed: what is written there is an error, as where the disk is full
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")
     cli.main(prog_name="riverbed")
 
 

@@ -167,7 +167,7 @@ def _open_state(directory: Path) -> Iterator[Tables]:
     try:
         tables = Tables(directory, _MAP_BYTES, readonly=True, checks_pages=True)
     except lmdb.NotFoundError:
-        raise SnapshotError(f"the store in {directory} was never checkpointed") from None
+        raise _without_checkpoint(directory) from None
     except lmdb.Error as error:
         raise SnapshotError(f"{directory / STATE_DIRECTORY} cannot be opened: {error}") from error
     try:
@@ -176,10 +176,16 @@ def _open_state(directory: Path) -> Iterator[Tables]:
         tables.close()
 
 
+def _without_checkpoint(directory: Path) -> SnapshotError:
+    return SnapshotError(
+        f"the store in {directory} was never checkpointed: send SAVE to its server, or start one on it"
+    )
+
+
 def _require_space(tables: Tables, folder: Path, leave_bytes: int, files: Files) -> None:
     with tables.env.begin() as txn:
         if txn.get(b"position", db=tables.handles["meta"]) is None:
-            raise SnapshotError(f"the store in {tables.path.parent} was never checkpointed")
+            raise _without_checkpoint(tables.path.parent)
         needed = tables.used_bytes(txn) + txn.stat(tables.handles["names"])["entries"] * _LINE_BYTES + _SPARE_BYTES
     standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = files.free_bytes(standing)

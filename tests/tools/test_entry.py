@@ -38,6 +38,13 @@ def test_the_executable_runs_subcommands(tmp_path: Path) -> None:
     assert done.stdout.startswith("riverbed")
 
 
+def test_a_closed_output_is_told() -> None:
+    command = '"$0" -m riverbed.tools.entry --version >&-'
+    done = subprocess.run(["sh", "-c", command, sys.executable], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == FAILED
+    assert done.stderr == b"riverbed: cannot write to standard output: Bad file descriptor\n"
+
+
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["check", "--help"]])
 def test_a_full_device_in_the_place_of_the_output_is_told(words: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:

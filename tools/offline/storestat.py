@@ -79,7 +79,10 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
 
 
 def _without_checkpoint(path: Path) -> Failure:
-    return Failure(f"the tables of {path} were never filled: start riverbed-server on it once, which reads its log")
+    return Failure(
+        f"the tables of {path} were never filled: nothing was written, or no checkpoint has it yet; send SAVE to "
+        "its server, or start riverbed-server on it once, which reads its log"
+    )
 
 
 def _is_no_store(path: Path) -> str | None:

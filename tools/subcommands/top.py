@@ -114,7 +114,7 @@ def _run_screen(watch: _Watch, interval: float, count: int, order: str) -> None:
             trends.note(trend_values(sample, found))
         return screen(console, str(watch.address), sample, found, trends, order, trouble)
 
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
 
         def print_out(sample: Sample | None, found: Rates, trouble: str) -> None:
             console.print(draw(sample, found, trouble), "")

@@ -13,7 +13,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final
 
 _FORMS: Final = ("fields", "pairs", "pairs_base64")
 _encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(", ", ": ")).encode
@@ -48,7 +49,7 @@ def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes 
     `id_field` names the member that holds the ID, in an object that has none of our forms.
     """
     try:
-        values = json.loads(line, parse_float=_Number, object_pairs_hook=_members)
+        values = json.loads(line, parse_float=_Number, parse_int=_Number, object_pairs_hook=_members)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg.lower()} at character {error.pos + 1}") from None
     except RecursionError:
@@ -64,17 +65,14 @@ def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes 
     return row_words(values, id_field)
 
 
-class _Number(float):
-    """A float that keeps its text: a price of 1.10 must not become 1.1, and a double cannot hold all digits."""
-
-    __slots__ = ("text",)
-
-    def __new__(cls, text: str) -> Self:
-        number = super().__new__(cls, text)
-        number.text = text
-        return number
+@dataclass(frozen=True, slots=True, repr=False)
+class _Number:
+    """A number as it is written: a price of 1.10 must not become 1.1, and -0 stays; no double holds all digits."""
 
     text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

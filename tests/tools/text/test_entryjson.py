@@ -34,6 +34,14 @@ def test_members_of_an_object_become_fields() -> None:
     assert decode_entry(line) == (None, [word.encode() for word in words])
 
 
+def test_whole_numbers_stay_as_they_are_written() -> None:
+    digits = "9" * 5000
+    words = ["zero", "-0", "large", digits, "within", f'[-0, {{"a": {digits}}}, 1E5]']
+    line = f'{{"zero": -0, "large": {digits}, "within": [-0, {{"a": {digits}}}, 1E5]}}'
+    assert decode_entry(line) == (None, [word.encode() for word in words])
+    assert decode_entry('{"pairs": [["a", -0]]}') == (None, [b"a", b"-0"])
+
+
 def test_a_member_may_be_the_id() -> None:
     assert decode_entry('{"at": 17, "v": "x"}', "at") == (b"17", [b"v", b"x"])
     assert row_words({"at": "5-1", "v": "x"}, "at") == (b"5-1", [b"v", b"x"])
@@ -54,6 +62,7 @@ def test_an_object_with_an_id_of_its_own_meaning_is_a_row() -> None:
         '{"a": null}',
         '{"fields": {}}',
         '{"fields": 7}',
+        '{"pairs": 77}',
         '{"pairs": [["a"]]}',
         '{"pairs": [[1, 2]]}',
         '{"pairs_base64": [["?", "AA=="]]}',

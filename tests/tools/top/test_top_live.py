@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.servers import ROOT, RiverbedServer
+from tests.support.terminal import on_terminal
 
 
 def fill(server: RiverbedServer) -> None:
@@ -158,3 +159,9 @@ def test_errors_are_lines_of_json_as_well(riverbed: RiverbedServer) -> None:
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_samples_are_printed_at_a_terminal_that_moves_no_cursor(riverbed: RiverbedServer) -> None:
+    status, shown = on_terminal("top", f"localhost:{riverbed.port}", "--count", 2, "--interval", 0.1, kind="dumb")
+    assert status == 0
+    assert shown.count(f"localhost:{riverbed.port}") == 2
