@@ -36,7 +36,7 @@ from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.cache import Cache
-from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify, local_path
+from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify, is_uri, local_path
 
 _COPY_BYTES: Final = 1 << 20
 _LIVE_MAP_BYTES: Final = 1 << 40
@@ -100,7 +100,7 @@ def _newest(places: list[tuple[Place, Snapshot]], time_ms: int, path: str) -> tu
 
 def _resolve(path: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
     path = local_path(path)
-    if "://" in path:
+    if is_uri(path):
         yield from _resolve_remote(path, options)
         return
     matches = [path]
@@ -218,7 +218,7 @@ def series(path: str) -> list[Place]:
 
 def _local(path: str) -> Path:
     path = local_path(path)
-    if "://" in path:
+    if is_uri(path):
         raise SourceError(f"{path}: a stream is read from a directory of this machine")
     return Path(path).absolute()
 
@@ -233,7 +233,8 @@ def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Sna
         folders = [root] if _exists(filesystem, f"{root}/{MANIFEST_NAME}") else _folders(filesystem, root)
         for folder in folders:
             name = folder.rsplit("/", 1)[-1]
-            own = uri if folder == root else f"{base.rstrip('/')}/{quote(name)}{mark}{query}"
+            inside = "" if folder == root else f"/{quote(name)}"
+            own = f"{base.rstrip('/')}{inside}{mark}{query}"
             manifest = filesystem.open_input_file(f"{folder}/{MANIFEST_NAME}").read()
             local = _fetch_head(filesystem, folder, uri, manifest, options)
             snapshot = Snapshot(local, decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}"))

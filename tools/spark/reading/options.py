@@ -27,6 +27,7 @@ JOURNAL_PREFIX: Final = b"riverbed:spark:"
 _Choice = TypeVar("_Choice", bound=enum.Enum)
 StreamName = tuple[int, bytes]  # database and key
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
+_URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Table(enum.Enum):
@@ -186,8 +187,16 @@ _READ: Final = (
 
 
 def local_path(path: str) -> str:
-    """A path without the `file:` of a URI, if it has one; those of other schemes stay as they are."""
-    return path.removeprefix("file://").removeprefix("file:")
+    """A path without the `file:` of a URI, if it has one; those of other schemes and hosts stay as they are."""
+    for scheme in ("file://localhost/", "file:///"):
+        if path.startswith(scheme):
+            return path[len(scheme) - 1 :]
+    return path if path.startswith("file://") else path.removeprefix("file:")
+
+
+def is_uri(path: str) -> bool:
+    """Whether a path that `local_path` leaves is the URI of another place: `s3://b/c`, `hdfs:/c`."""
+    return _URI.match(path) is not None
 
 
 def none_left(given: dict[str, str], known: str) -> None:

@@ -114,12 +114,14 @@ class Beginning:
 
 
 def trimmed_since(stream: StreamHere, planned: Beginning) -> str | None:
-    """Describe what a trim has taken between plan and task; None when it has taken nothing.
+    """Describe what a trim has taken of a task's part of a stream since the plan; None when it has taken nothing.
 
-    Where entries were deleted one by one as well, it is not known whether there was a trim.
+    Where the first entries may have been deleted one by one, it is not known whether there was a trim.
     """
     row = stream.row
-    if (row.length and row.first_id <= planned.first_id) or row.max_deleted_id > planned.max_deleted_id:
+    if row.length and row.first_id <= max(planned.first_id, stream.range.first):
+        return None
+    if row.max_deleted_id > planned.max_deleted_id or planned.max_deleted_id >= planned.first_id:
         return None
     first = id_text(row.first_id).decode() if row.length else "its end"
     return (

@@ -154,7 +154,7 @@ class Offset:
             taken_ms, replication_id = int(values.get("taken_ms", 0)), str(values.get("replication_id", ""))
             store_id = str(values.get("store_id", ""))
             return cls(str(values["snapshot"]), streams, taken_ms, replication_id, store_id)
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise SourceError(f"the checkpoint is not one of this source: {error!r}") from error
 
 

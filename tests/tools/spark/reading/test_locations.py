@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -93,6 +94,19 @@ def test_a_snapshot_of_a_folder_in_a_store_of_objects_has_a_uri_of_its_own(
     for number, each in enumerate(found):
         rows = rows_read(each.path, cacheDirectory=cache)  # type: ignore[arg-type]
         assert numbers(rows) == list(range(50 * number, 50 * number + 50))
+
+
+@pytest.mark.parametrize("slashes", [("", ""), ("/", "/"), ("", "/")])
+def test_a_snapshot_that_two_uris_name_is_read_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, slashes: tuple[str, str]
+) -> None:
+    snapshot_of(tmp_path, "one")
+    bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(locations, "_filesystem", lambda uri: (bucket, unquote(urlsplit(uri).path).strip("/")))
+    uris = [f"s3://bucket/snap%20shots{slashes[0]}?region=eu", f"s3://bucket/snap%20shots/one{slashes[1]}?region=eu"]
+    options = read_options({"paths": json.dumps(uris), "cacheDirectory": str(cache)})
+
+    assert [place.name for place, _ in locations.resolve(options)] == ["one"]
 
 
 class Damaging(fs.FileSystemHandler):  # type: ignore[misc]

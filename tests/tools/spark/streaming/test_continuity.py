@@ -537,6 +537,30 @@ def test_what_is_trimmed_between_two_tasks_of_the_first_batch_is_told(
     assert [n for task in tasks[1] for n in lenient.rows_of(task)] == [*range(300, 400), *range(500, 510)]
 
 
+def test_entries_that_were_deleted_in_any_order_are_no_trim(server: RiverbedServer, client: redis.Redis) -> None:
+    ids = add(client, "s", 0, 250)
+    client.xdel("s", ids[100])
+    client.save()
+    query = Query(server.directory)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    [task] = query.reader.partitions(query.at, end)
+    client.xdel("s", ids[0])
+    client.save()
+    assert query.rows_of(task) == [*range(1, 100), *range(101, 250)]
+
+
+def test_what_an_earlier_task_has_read_may_be_trimmed(server: RiverbedServer, client: redis.Redis) -> None:
+    add(client, "s", 0, 400)
+    client.save()
+    query = Query(server.directory, maxRecordsPerPartition=100)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    first, *others = query.reader.partitions(query.at, end)
+    read = query.rows_of(first)
+    client.xtrim("s", maxlen=400 - len(read), approximate=False)
+    client.save()
+    assert read + [n for task in others for n in query.rows_of(task)] == list(range(400))
+
+
 def test_tables_that_were_made_again_between_plan_and_task_are_not_read_by_their_old_numbers(
     server: RiverbedServer, client: redis.Redis
 ) -> None:

@@ -169,7 +169,15 @@ def test_a_checkpoint_of_a_newer_version_is_refused() -> None:
         Offset.from_json(Offset().to_json() | {"version": 4})
 
 
-@pytest.mark.parametrize("values", [{}, {"snapshot": "", "streams": {"x": {}}}, {"snapshot": "", "streams": 5}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"snapshot": "", "streams": {"x": {}}},
+        {"snapshot": "", "streams": 5},
+        {"snapshot": "", "streams": {}, "taken_ms": float("inf")},
+    ],
+)
 def test_a_checkpoint_of_another_source_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(SourceError, match="not one of this source"):
         Offset.from_json(values)

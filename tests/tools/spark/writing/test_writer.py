@@ -677,7 +677,7 @@ def test_a_new_directory_has_the_rows_and_is_a_sound_store(spark: SparkSession, 
     assert [row._ms for row in rows if row._key == "s0"] == [number + 1 for number in range(0, 3000, 4)]
 
 
-@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
+@pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}", "file://localhost{}"])
 def test_a_new_directory_is_made_where_its_uri_says_and_for_its_user_alone(tmp_path: Path, form: str) -> None:
     options = write_options({"path": form.format(tmp_path / "new")})
     assert options.path == str(tmp_path / "new")
@@ -690,7 +690,7 @@ def test_a_new_directory_is_made_where_its_uri_says_and_for_its_user_alone(tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/new", "hdfs://name/new"])
+@pytest.mark.parametrize("path", ["s3://bucket/new", "hdfs://name/new", "hdfs:/new", "dbfs:/new", "file://host/new"])
 def test_no_directory_is_made_for_a_uri_of_another_file_system(path: str) -> None:
     with pytest.raises(OptionError, match="is made on a disk that driver and executors share"):
         write_options({"path": path})
