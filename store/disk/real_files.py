@@ -72,6 +72,8 @@ def require_file(path: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """Make `path` and what is missing above it, each for the user in whose folder it is; nothing when it exists."""
+    if path.is_dir():
+        return
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     for made in reversed(missing):

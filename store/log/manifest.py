@@ -228,6 +228,7 @@ def parse(data: bytes, file: str) -> Manifest:
     history: list[LogFile] = []
     incrs: list[LogFile] = []
     replids: ReplicationIds | None = None
+    older: list[Branch] = []
     at = 0
     is_ours = is_guarded = is_unsynced = False
     names = set()
@@ -239,11 +240,11 @@ def parse(data: bytes, file: str) -> Manifest:
             if not line.endswith(b"\n"):
                 raise ValueError("the last line has no end")
             if line.startswith(_REPLIDS_START):
-                replids = _parse_replids(line)
+                replids, older = _parse_replids(line), []
             elif line.startswith(_STORE_START):
                 replids = _with_store(replids, line)
             elif line.startswith(_OLDER_START):
-                replids = _with_older(replids, line)
+                older.append(_parse_older(line, may_follow=replids is not None and len(older) < MAX_OLDER))
             elif line == _UNSYNCED:
                 is_unsynced = True
             elif line.startswith(b"#"):
@@ -276,6 +277,8 @@ def parse(data: bytes, file: str) -> Manifest:
         raise CorruptionError(file, at, "the line with the checksum of all others is not at the end: lines are missing")
     if base is None and not history and not incrs:
         raise CorruptionError(file, at, "no file is listed")
+    if replids is not None and older:
+        replids = dataclasses.replace(replids, older=tuple(older))
     return Manifest(base, tuple(history), tuple(incrs), replids, is_unsynced)
 
 
@@ -293,11 +296,11 @@ def _with_store(replids: ReplicationIds | None, line: bytes) -> ReplicationIds:
     return dataclasses.replace(replids, store_id=found[1].decode())
 
 
-def _with_older(replids: ReplicationIds | None, line: bytes) -> ReplicationIds:
+def _parse_older(line: bytes, *, may_follow: bool) -> Branch:
     found = _OLDER.fullmatch(line)
-    if found is None or replids is None or len(replids.older) >= MAX_OLDER:
+    if found is None or not may_follow:
         raise ValueError("malformed line about an older replication id, or one that follows no replication id")
-    return dataclasses.replace(replids, older=(*replids.older, Branch(found[1].decode(), _bounded(found[2].decode()))))
+    return Branch(found[1].decode(), _bounded(found[2].decode()))
 
 
 def _parse_line(line: bytes) -> LogFile:
