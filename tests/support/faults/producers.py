@@ -23,6 +23,9 @@ from tests.support.waiting import until
 CAP = 40
 SHARED = b"forever"  # the only stream that is not of one round
 MAX_OPERATIONS = 4_000  # of one producer in one round: what is written must be read back in a moment
+# Beyond these a producer pauses behind each batch: it is to write still when the server is hit, however late that is.
+UNPAUSED_OPERATIONS = 500
+PAUSE_S = 0.005
 
 
 @dataclass
@@ -85,9 +88,11 @@ class Producer(Worker):
         self._serial = itertools.count()
 
     def work(self, client: RawClient) -> None:
-        for _ in range(MAX_OPERATIONS // self.depth):
+        for number in range(MAX_OPERATIONS // self.depth):
             if self.stopping.is_set():
                 return
+            if number * self.depth > UNPAUSED_OPERATIONS:
+                time.sleep(PAUSE_S)
             batch = [self.operation() for _ in range(self.depth)]
             asked_at = time.monotonic()
             client.send_bytes(b"".join(encode(words) for one in batch for words in one.commands))
