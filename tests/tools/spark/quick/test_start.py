@@ -41,7 +41,10 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(IMPORTED_FROM)]))
 
 
-def test_java_takes_the_classes_of_spark_from_an_archive_that_is_made_once(tmp_path: Path) -> None:
+def test_java_takes_the_classes_of_spark_from_an_archive_that_is_made_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(_OPTIONS, "-XX:TieredStopAtLevel=1")  # nothing runs long enough to be compiled well
     cache = tmp_path / 'my "own" cache'
     made = []
     for number in range(2):
