@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from riverbed.server.commands import load_commands
@@ -50,6 +51,14 @@ def unconnected_session(db: Database) -> Session:
     return Session(0, NO_PEER, Account(Accounts(), 0, NO_PEER, is_trusted=True), db, 0)
 
 
+@cache
+def _plain_writes() -> dict[bytes, Command]:
+    """Commands that write and have no subcommands: this table, asked first, takes 0.8 us off a command."""
+    return {
+        name: command for name, command in COMMANDS.items() if command.flags & Flag.WRITE and not command.subcommands
+    }
+
+
 class Replayer:
     """Executes logged commands, for `store.recovery.replay` and offline tools.
 
@@ -60,12 +69,7 @@ class Replayer:
         load_commands()
         self._now_ms = now_ms
         self._request: Request | None = None
-        # This table, asked first, takes 0.8 us off a command.
-        self._commands = {
-            name: command
-            for name, command in COMMANDS.items()
-            if command.flags & Flag.WRITE and not command.subcommands
-        }
+        self._commands = _plain_writes()
 
     def knows(self, words: list[bytes]) -> bool:
         """Whether this is a command that changes streams; a log of Redis may have others."""

@@ -28,6 +28,8 @@ from riverbed.store.position import LogPosition
 # Some places are remembered, so that a search need not begin at the head of a file.
 _KNOWN_OFFSET_BYTES: Final = 1 << 20
 _MAX_KNOWN_OFFSETS: Final = 4096
+# A batch that is not kept while a replica takes it.
+_LONG_BATCH_BYTES: Final = 1 << 20
 
 
 def number_of(file: LogFile) -> int:
@@ -86,7 +88,9 @@ class LogTail:
         self._held: dict[int, tuple[LogFile, int]] = {}
         self._batches: Iterator[Batch] | None = None
         self._reader: PartReader | None = None
-        self._unread = memoryview(b"")  # commands before `place` that were not returned yet
+        # commands before `place` that were not returned yet: these, then those of a stretch of the current file
+        self._unread = memoryview(b"")
+        self._stretch = (0, 0)
         log.history.tails.add(self)
 
     def reads(self, log: Log) -> bool:
@@ -120,7 +124,7 @@ class LogTail:
             for number in [number for number in self._held if number < place.file_seq]:
                 self._open_files.close(self._held.pop(number)[1])
         self._batches = None
-        self._unread = memoryview(b"")
+        self._unread, self._stretch = memoryview(b""), (0, 0)
         self.place = place
 
     def hold(self) -> None:
@@ -156,6 +160,7 @@ class LogTail:
         if position > closed.size:
             self._close_file()
             self.place = LogPosition(current.seq, position + shift, offset)
+            self._stretch = self._stretch[0] + shift, self._stretch[1] + shift
         elif self._batches is not None:  # they end where the file ended
             self._batches = None
 
@@ -242,13 +247,24 @@ class LogTail:
 
     def _read_commands(self, most: int, limit: int) -> bytes:
         """A batch may be longer than `most`: the rest of it is returned by the next calls."""
-        if not self._unread:
+        begin, end = self._stretch
+        if not self._unread and begin == end:
             self._unread = memoryview(self._next_batches(most, limit))
-        piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
+            begin, end = self._stretch
+        if self._unread or begin == end:
+            piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
+            return piece
+        piece = self._files.read_at(self._fd, min(most, end - begin), begin)
+        if not piece:
+            raise CorruptionError(str(self._log.home.path), begin, f"file {self.place.file_seq} became shorter")
+        self._stretch = begin + len(piece), end
         return piece
 
     def _next_batches(self, most: int, limit: int) -> bytes:
-        """The commands of whole batches, until there are `most` bytes or the file ends."""
+        """The commands of whole batches, until there are `most` bytes or the file ends.
+
+        Of a long batch that has nothing else in it only the stretch is noted: a slow replica would keep it in memory.
+        """
         parts = []
         size = 0
         if self._batches is None:
@@ -270,6 +286,10 @@ class LogTail:
             covered = data.rfind(b"\n" + ANNOTATION_START) + 1 if batch.time_ms is not None else len(data)
             has_comments = data.startswith(b"#") or data.find(b"\n#", 0, covered - 1) >= 0
             commands = without_comments(data, covered, -1 if has_comments else covered)
+            if len(commands) == covered > max(most, _LONG_BATCH_BYTES) and not self._skip:
+                self._stretch = batch.start, batch.start + covered
+                self._batches = self._reader = None  # it has the batch, too
+                break
             if self._skip:
                 self._skip, commands = max(self._skip - len(commands), 0), commands[self._skip :]
             parts.append(commands)

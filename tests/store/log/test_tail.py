@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.log_lines import encode_annotation, encode_command
+from riverbed.store.log import tail as tail_module
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.log.streamed.stream import LogStream
@@ -51,8 +53,15 @@ def read(log: Log, place: LogPosition, most: int, *, verbatim: bool, skip: int =
         tail.close()
 
 
+LONG_BATCHES = pytest.mark.parametrize("longest", [0, 300, 1 << 20])
+
+
+@LONG_BATCHES
 @pytest.mark.parametrize("most", [1, 37, 1000, 1 << 20])
-def test_a_feed_reads_every_file_from_any_batch_on_and_leaves_prefaces_out(log: Log, most: int) -> None:
+def test_a_feed_reads_every_file_from_any_batch_on_and_leaves_prefaces_out(
+    log: Log, monkeypatch: pytest.MonkeyPatch, most: int, longest: int
+) -> None:
+    monkeypatch.setattr(tail_module, "_LONG_BATCH_BYTES", longest)
     ends = [LogPosition(1, 0, 0), *grown(log, range(40))]
     assert log.incr_count > 5
     whole = read(log, ends[0], most, verbatim=True)
@@ -68,8 +77,12 @@ def test_a_feed_reads_every_file_from_any_batch_on_and_leaves_prefaces_out(log: 
         assert read(log, ends[number], most, verbatim=False) == commands[ends[number].offset :]
 
 
+@LONG_BATCHES
 @pytest.mark.parametrize("verbatim", [True, False])
-def test_a_feed_goes_on_as_the_log_grows(log: Log, verbatim: bool) -> None:
+def test_a_feed_goes_on_as_the_log_grows(
+    log: Log, monkeypatch: pytest.MonkeyPatch, verbatim: bool, longest: int
+) -> None:
+    monkeypatch.setattr(tail_module, "_LONG_BATCH_BYTES", longest)
     tail = LogTail(log, log._files, LogPosition(1, 0, 0), verbatim=verbatim)
     got = all_of(tail, 100)
     for number in range(30):
@@ -78,6 +91,23 @@ def test_a_feed_goes_on_as_the_log_grows(log: Log, verbatim: bool) -> None:
     tail.close()
     assert got == read(log, LogPosition(1, 0, 0), 1 << 20, verbatim=verbatim)
     assert not log.history.tails
+
+
+def test_a_feed_of_commands_keeps_no_long_batch(log: Log) -> None:
+    """A replica may take it as slowly as it likes, and there may be many of them."""
+    append(log, [SELECT, xadd(1), xadd(2, b"\n#RB:" * (1 << 20)), xadd(3)])
+    append(log, [xadd(4)])
+    tail = LogTail(log, log._files, LogPosition(1, 0, 0), verbatim=False)
+    tracemalloc.start()
+    try:
+        got = tail.read(100)
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+        while data := tail.read(1 << 16):
+            got += data
+    finally:
+        tracemalloc.stop()
+        tail.close()
+    assert got == b"".join(map(encode_command, [SELECT, xadd(1), xadd(2, b"\n#RB:" * (1 << 20)), xadd(3), xadd(4)]))
 
 
 @pytest.mark.parametrize("verbatim", [True, False])

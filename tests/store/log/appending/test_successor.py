@@ -10,6 +10,7 @@ import pytest
 
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_command, encode_preface
+from riverbed.store.log import tail as tail_module
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.scrub import scrubbed_part
@@ -380,7 +381,11 @@ def test_nothing_is_begun_behind_a_file_that_takes_no_appends() -> None:
 
 @pytest.mark.parametrize("verbatim", [True, False])
 @pytest.mark.parametrize("most", [1, 40, 10_000])
-def test_a_replica_is_sent_each_byte_once_wherever_it_is_when_the_file_begins(most: int, verbatim: bool) -> None:
+@pytest.mark.parametrize("longest", [0, 1 << 20])
+def test_a_replica_is_sent_each_byte_once_wherever_it_is_when_the_file_begins(
+    monkeypatch: pytest.MonkeyPatch, longest: int, most: int, verbatim: bool
+) -> None:
+    monkeypatch.setattr(tail_module, "_LONG_BATCH_BYTES", longest)
     for seed in range(30):
         chance = random.Random(seed)
         files = FaultyFiles()
