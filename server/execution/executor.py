@@ -383,6 +383,7 @@ class Executor:
                 self._gathering.answered_at_once(len(ran))
         stats = self.stats
         stats.writes_processed += len(ran)
+        # not during a load, which may copy rows as well
         if self.engine.is_loaded and (committed or self.failures.has_committed or self.txn.copied_bytes):
             self.failures.has_committed = False
             for report in self.events.committed:
