@@ -85,7 +85,7 @@ class Failures:
         self._gate = gate
         self._delivery = delivery
         self._events = events
-        self.has_committed = False  # before the end of the tick, which finds nothing of it
+        self.has_committed = False  # what stands before an undone command; the end of the tick finds nothing of it
         self._reported_s: float | None = None  # when a bug was logged last
         self._unreported = 0  # bugs since then
         # a client may send a thousand such commands a second
@@ -190,11 +190,13 @@ class Failures:
         """Undo what the tick has done behind `mark`.  Raises StateLostError."""
         if self._turns.is_alone:
             return  # it is of a request beside a transaction, which has done nothing to the tables
+        before = self._engine.log.end
         try:
             self._engine.rollback(self._core.now_ms(), mark)
         except LogWriteError as failure:
             self.commit_failed(failure)
         else:
+            self.has_committed |= self._engine.log.end != before
             self.settle_replies()
 
     def commit_early(self) -> None:
@@ -211,7 +213,6 @@ class Failures:
 
     def settle_replies(self) -> None:
         """Settle all replies so far: their commands are in the log, however the tick ends."""
-        self.has_committed = True
         self.sliced_commands.committed()
         self.waits.committed()
         offset = self._engine.log.end.offset

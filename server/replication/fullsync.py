@@ -25,8 +25,7 @@ import lmdb
 from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.replication import worker as replication_worker
 from riverbed.store.disk.durable_file import write_all_at
-from riverbed.store.disk.ownership import give
-from riverbed.store.disk.real_files import DIRECTORY_MODE, require_only
+from riverbed.store.disk.real_files import make_directory, require_only
 from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import StoreError
 from riverbed.store.layout import SYNC_NAMES, SYNC_PREFIX
@@ -112,8 +111,7 @@ class FullSync:
         base = None
         if head.base_bytes:
             base = LogFile.base(seq, head.base_bytes, head.command_bytes)
-        self._directory.mkdir(DIRECTORY_MODE)
-        give(self._directory, engine.directory.stat())
+        make_directory(self._directory)
         return Log.begin(
             self._directory,
             engine.files,

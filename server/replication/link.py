@@ -14,6 +14,7 @@ recognised by that: its snapshots are RDB files, which cannot be read here.  The
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -205,7 +206,7 @@ class Link(asyncio.Protocol):
         if self._reply.startswith("-NOAUTH"):
             raise RefusedError("the primary wants a password, and masterauth is empty")
         if said.address:
-            yield encode_command([b"REPLCONF", b"ip-address", said.address.encode()])
+            yield encode_command([b"REPLCONF", b"ip-address", os.fsencode(said.address)])
         yield encode_command([b"REPLCONF", b"capa", b"eof", b"capa", b"psync2", b"capa", STORE_CAPABILITY])
         yield encode_command([b"REPLCONF", b"riverbed", b"1"])
         if not self._reply.startswith("+OK"):

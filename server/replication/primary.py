@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -253,7 +254,7 @@ class Primary:
 
     def role(self) -> Reply:
         replicas = [
-            [sender.address.encode(), b"%d" % sender.introduction.port, b"%d" % max(sender.acked_offset, 0)]
+            [os.fsencode(sender.address), b"%d" % sender.introduction.port, b"%d" % max(sender.acked_offset, 0)]
             for sender in self.senders.values()
             if sender.state is State.ONLINE
         ]

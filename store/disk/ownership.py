@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from itertools import chain
@@ -15,19 +16,24 @@ def give(made: Path, owner: os.stat_result) -> None:
     Does nothing unless the process runs as root: only root may do this.
     """
     if os.geteuid() == 0:
-        for path in chain((made,), made.rglob("*")):
+        for path in chain(made.rglob("*"), (made,)):  # last what lets its new owner in
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def hand_over(fd: int, folder: Path) -> None:
-    """Give a file that root has made in another user's `folder` to that user, whose server has to read it.
+    """Give what root has made in another user's `folder` to that user, whose server has to read it.
 
-    Does nothing for other files, nor unless the process runs as root.  Raises OSError.
+    Does nothing for what is another's, or has more names, and unless the process runs as root and may do so: a
+    container may forbid it, or not know the user.  Raises OSError.
     """
     if os.geteuid() == 0:
         made, owner = os.fstat(fd), folder.stat()
-        if made.st_uid == 0 != owner.st_uid and made.st_nlink == 1:
-            os.fchown(fd, owner.st_uid, owner.st_gid)
+        if made.st_uid == 0 != owner.st_uid and (stat.S_ISDIR(made.st_mode) or made.st_nlink == 1):
+            try:
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EINVAL):
+                    raise
 
 
 def give_access(made: Path, owner: os.stat_result) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
-from riverbed.store.disk.ownership import give, hand_over
+from riverbed.store.disk.ownership import hand_over
 from riverbed.store.errors import UnsafeFileError
 
 # What a server and the tools make in a data directory is for the user that runs them alone.
@@ -77,7 +77,11 @@ def make_directory(path: Path) -> None:
     missing = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     for made in reversed(missing):
-        give(made, made.parent.stat())
+        fd = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            hand_over(fd, made.parent)
+        finally:
+            os.close(fd)
 
 
 def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from riverbed.store.disk.locks.flock import hold_directory
-from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import DIRECTORY_MODE
 from riverbed.store.disk.removal import Wait, remove_tree
 
@@ -38,7 +37,6 @@ def _make(folder: Path, prefix: str) -> tuple[Path, int]:
     while True:
         path = name_for(folder, prefix)
         path.mkdir(DIRECTORY_MODE)
-        give(path, folder.stat())
         fd = _lock(path)
         # A process that deletes leftovers may have seen the directory before it was locked.
         if fd is not None and path.exists():

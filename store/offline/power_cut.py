@@ -32,7 +32,7 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
     power_loss.resolve_doubt(places.state)
     has_settled = end_compaction(places, files)
     if was_cut:
-        with contextlib.suppress(*((StoreError, lmdb.Error) if load_truncated else ())):
+        with contextlib.suppress(*((StoreError,) if load_truncated else ())):
             _cut_lost_writes(places.state.parent, files, load_truncated)
     if power_loss.is_marked(places.state):  # last: where this is killed, the next start or tool does all of it again
         power_loss.end_use(places.state)
@@ -54,10 +54,13 @@ def _cut_lost_writes(directory: Path, files: Files, load_truncated: bool) -> Non
     with contextlib.closing(Log.find(directory, files, load_truncated=load_truncated)) as log:
         if log.is_missing or not log.home.manifest.is_unsynced:
             return
-        with contextlib.closing(Tables(directory, DEFAULT_MAP_BYTES)) as tables:
-            txn = WriteTxn(tables)
-            start, synced = txn.position, txn.synced
-            txn.abort()
+        try:
+            with contextlib.closing(Tables(directory, DEFAULT_MAP_BYTES)) as tables:
+                txn = WriteTxn(tables)
+                start, synced = txn.position, txn.synced
+                txn.abort()
+        except (StoreError, lmdb.Error):
+            return  # they tell no more what of the log was durable
         log.follows_power_cut = True
         for _ in log.read(start, durable=synced):
             pass

@@ -136,7 +136,8 @@ def take_snapshot(
                 complete()
             maker.forget(data_file)
             files.sync_directory(working)
-            give(working, folder.stat())  # with what is in it
+            if folder == own_folder(directory):
+                give(working, directory.stat())
             path = _publish(working, folder, name or _automatic_name(manifest), manifest, files)
     return open_snapshot(path)
 

@@ -28,7 +28,6 @@ from typing import Any, Final, NamedTuple
 import lmdb
 
 from riverbed.store.disk.locks.serving import hold_instead_of_registering
-from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import (
     FILE_MODE,
     make_directory,
@@ -381,7 +380,7 @@ def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs:
             _require_access(path, os.O_RDONLY if readonly else os.O_RDWR)
         raise
     if is_new:
-        give(path / DATA_NAME, path.stat())
+        os.close(open_file(path / DATA_NAME, os.O_RDONLY | os.O_CREAT))  # hands it over to the folder's owner
     return env
 
 

@@ -131,9 +131,13 @@ def test_no_two_names_of_a_map_are_alike(tmp_path: Path) -> None:
 
 
 def test_every_column_of_a_query_is_printed_and_is_json(place: Path) -> None:
-    query = "select 1 as a, 2 as a, 3 as a_1, 'nan'::double as b, '-inf'::double as c, ['inf'::double] as d"
+    query = (
+        "select 1 as a, 2 as a, 3 as a_1, 'nan'::double as b, '-inf'::double as c, ['inf'::double] as d, "
+        "[[1, 2], [1, 3]] as e"
+    )
     result = run(place, "orders", "--sql", query)
-    assert lines(result) == [{"a": 1, "a_2": 2, "a_1": 3, "b": "NaN", "c": "-Infinity", "d": ["Infinity"]}]
+    printed = {"a": 1, "a_2": 2, "a_1": 3, "b": "NaN", "c": "-Infinity", "d": ["Infinity"], "e": [[1, 2], [1, 3]]}
+    assert lines(result) == [printed]
     assert json.loads(result.stdout, parse_constant=pytest.fail)
 
 

@@ -45,8 +45,12 @@ def field_names(names: pa.BinaryArray, distinct: Iterable[bytes]) -> pa.Array:
     """
     if not any(b"\\x" in name for name in distinct):
         return readable(names)
-    texts = [_LIKE_BYTE.sub(rb"\\x5c", name).decode(errors="backslashreplace") for name in names.to_pylist()]
-    return pa.array(texts, type=pa.string())
+    return pa.array(list(map(name_in_map, names.to_pylist())), type=pa.string())
+
+
+def name_in_map(name: bytes) -> str:
+    """The text of a field's name where it is the key of a map."""
+    return _LIKE_BYTE.sub(rb"\\x5c", name).decode(errors="backslashreplace")
 
 
 def fields_map(batch: EntryBatch, *, as_text: bool = False, without: Sequence[bytes] = ()) -> pa.MapArray:

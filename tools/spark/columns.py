@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.tools.arrow import open_store
+from riverbed.tools.columns.metadata import name_in_map
 from riverbed.tools.columns.projection import METADATA, REST
 from riverbed.tools.sidecar.segments import all_columns
 from riverbed.tools.sidecar.sidecar import ColumnsError, StreamColumns, stream_columns
@@ -76,6 +77,7 @@ def _over_tables(spark: SparkSession, path: Path, key: bytes, db: int) -> DataFr
         .option("streams", names_text([(db, key)]))
         .option("columns", "ignore")
     )
-    rest = sql.map_filter("_fields", lambda name, _: ~name.isin(fields)).alias(REST)
+    in_map = [name_in_map(name.encode()) for name in fields]
+    rest = sql.map_filter("_fields", lambda name, _: ~name.isin(in_map)).alias(REST)
     columns = [sql.col("`{}`".format(name.replace("`", "``"))) for name in ("_ms", "_seq", "_id", *fields)]
     return read.load(str(path)).select(*columns, rest)

@@ -115,7 +115,7 @@ def load(
                 sink = held.enter_context(contextlib.closing(DirectorySink(Path(target), db)))
             last_id = _load(entries, sink, shown_key_bytes(key), bar, new_ids=new_ids, skip=skip)
             loaded, seconds = bar.done_items, bar.seconds
-    _report(target, key, loaded, last_id, seconds, as_json=as_json)
+    _report(str(address or target), key, loaded, last_id, seconds, as_json=as_json)
 
 
 def _begun(entries: Iterator[NumberedEntry]) -> Iterator[NumberedEntry]:

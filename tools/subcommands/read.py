@@ -102,7 +102,7 @@ def _plain(value: Any) -> Any:
     match value:
         case dict():
             return {str(name): _plain(each) for name, each in value.items()}
-        case [(_, _), *_]:
+        case [tuple(), *_]:  # a map
             return {str(_plain(name)): _plain(each) for name, each in value}
         case list():
             return [_plain(each) for each in value]

@@ -470,6 +470,21 @@ def test_what_stands_before_an_undone_command_is_synced_as_all_else(
     in_loop(body())
 
 
+def test_a_server_that_is_only_asked_makes_no_checkpoint(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=1)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "SAVE")
+        made = ticks.engine.checkpoints.count
+        for _ in range(30):
+            await ticks.ask(client, "PING", "XLEN s")
+            await asyncio.sleep(0.005)
+        assert ticks.engine.checkpoints.count == made
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("name", ["XLEN", "xLen"], ids=["fast path", "careful path"])
 def test_an_exception_in_a_read_undoes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     async def body() -> None:

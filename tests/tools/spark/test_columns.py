@@ -45,7 +45,7 @@ def taken(folder: Path, value: bytes = b"x") -> Snapshot:
     stream = store.stream(b"orders", 2)
     for number in range(5000):
         words = [b"user", b"u%d" % (number % 50), b"raw", bytes([number % 256]), b"a `b`", value]
-        words += [b"now and then", b"1", b"USER", b"2", b"\xff", b"3"] if number % 5 == 0 else []
+        words += [b"now and then", b"1", b"USER", b"2", b"\xff", b"3", rb"\xff", b"4"] if number % 5 == 0 else []
         stream.append_entry(sid(f"{1 + number // 3}-{number}"), words)
     store.commit()
     store.checkpoint()

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
 import lmdb
 
@@ -39,6 +39,7 @@ from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify, is_uri, local_path
 
 _COPY_BYTES: Final = 1 << 20
+_NOT_QUOTED: Final = "/=+:@,;!$&'()*~"
 _LIVE_MAP_BYTES: Final = 1 << 40
 _SNAPSHOT: Final = "snapshot"
 _MAX_LISTED: Final = 10  # snapshots in an error
@@ -233,14 +234,20 @@ def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Sna
         folders = [root] if _exists(filesystem, f"{root}/{MANIFEST_NAME}") else _folders(filesystem, root)
         for folder in folders:
             name = folder.rsplit("/", 1)[-1]
-            inside = "" if folder == root else f"/{quote(name)}"
-            own = f"{base.rstrip('/')}{inside}{mark}{query}"
+            inside = "" if folder == root else f"/{quote(name, safe=_NOT_QUOTED)}"
+            own = f"{_spelled_alike(base)}{inside}{mark}{query}"
             manifest = filesystem.open_input_file(f"{folder}/{MANIFEST_NAME}").read()
             local = _fetch_head(filesystem, folder, uri, manifest, options)
             snapshot = Snapshot(local, decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}"))
             yield _place(snapshot, folder, own, name), snapshot
     except (StoreError, OSError) as error:
         raise SourceError(f"cannot read {uri}: {error}") from error
+
+
+def _spelled_alike(uri: str) -> str:
+    """A URI without its query, as all that name the same place have it: one snapshot is to be read once."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(path=quote(unquote_to_bytes(parts.path).rstrip(b"/"), safe=_NOT_QUOTED)))
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:

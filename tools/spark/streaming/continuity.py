@@ -107,21 +107,30 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a stream began with when a batch was planned that reads it from there."""
+    """What a stream began with when a batch was planned that reads it from there.
 
-    first_id: StreamID
+    `sure_id` is its first entry behind all that were ever deleted one by one.
+    """
+
     max_deleted_id: StreamID
+    sure_id: StreamID
+
+    @classmethod
+    def of(cls, row: StreamRow, counts: EntryCounts) -> Beginning | None:
+        """None for a stream that has no such entry."""
+        sure_id = next(counts.ids(max(row.first_id, StreamID(row.max_deleted_id + 1))), None)
+        return None if sure_id is None else cls(row.max_deleted_id, sure_id)
 
 
 def trimmed_since(stream: StreamHere, planned: Beginning) -> str | None:
     """Describe what a trim has taken of a task's part of a stream since the plan; None when it has taken nothing.
 
-    Where the first entries may have been deleted one by one, it is not known whether there was a trim.
+    Where entries may have been deleted one by one, it is not known whether there was a trim.
     """
     row = stream.row
-    if row.length and row.first_id <= max(planned.first_id, stream.range.first):
+    if row.length and row.first_id <= max(planned.sure_id, stream.range.first):
         return None
-    if row.max_deleted_id > planned.max_deleted_id or planned.max_deleted_id >= planned.first_id:
+    if row.max_deleted_id > planned.max_deleted_id:
         return None
     first = id_text(row.first_id).decode() if row.length else "its end"
     return (

@@ -233,7 +233,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 counts = EntryCounts(reader, stream.row)
                 runs = list(_runs(counts, StreamID(at.last_id + 1), last))
                 if runs:
-                    parts.append(_Part(counts, stream.row.stream_no, at, last, runs, self._beginning(stream, at)))
+                    beginning = self._beginning(stream, at, counts)
+                    parts.append(_Part(counts, stream.row.stream_no, at, last, runs, beginning))
             asked = [(part.stream_no, Range(StreamID(part.at.last_id + 1), part.last_id)) for part in parts]
             if may_have_columns(place, self._options):
                 from riverbed.tools.spark.reading.over_columns import over_columns
@@ -243,11 +244,11 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return _packed(place, parts, target, numbering_of(reader))
 
     @staticmethod
-    def _beginning(stream: StreamHere, at: Progress) -> Beginning | None:
+    def _beginning(stream: StreamHere, at: Progress, counts: EntryCounts) -> Beginning | None:
         """What the tasks look for, of a stream that is read from its first entry on."""
         if at != Progress() or stream.range.first > stream.row.first_id:
             return None
-        return Beginning(stream.row.first_id, stream.row.max_deleted_id)
+        return Beginning.of(stream.row, counts)
 
     def _target_rows(self, rows: int) -> int:
         """The most rows of a task."""

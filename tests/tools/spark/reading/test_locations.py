@@ -96,17 +96,18 @@ def test_a_snapshot_of_a_folder_in_a_store_of_objects_has_a_uri_of_its_own(
         assert numbers(rows) == list(range(50 * number, 50 * number + 50))
 
 
+@pytest.mark.parametrize("name", ["one", "day=1", "day%3D1", "a+b:c", "%D0%B6"])
 @pytest.mark.parametrize("slashes", [("", ""), ("/", "/"), ("", "/")])
 def test_a_snapshot_that_two_uris_name_is_read_once(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, slashes: tuple[str, str]
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, slashes: tuple[str, str], name: str
 ) -> None:
-    snapshot_of(tmp_path, "one")
+    snapshot_of(tmp_path, unquote(name))
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     monkeypatch.setattr(locations, "_filesystem", lambda uri: (bucket, unquote(urlsplit(uri).path).strip("/")))
-    uris = [f"s3://bucket/snap%20shots{slashes[0]}?region=eu", f"s3://bucket/snap%20shots/one{slashes[1]}?region=eu"]
+    uris = [f"s3://bucket/snap%20shots{slashes[0]}?region=eu", f"s3://bucket/snap%20shots/{name}{slashes[1]}?region=eu"]
     options = read_options({"paths": json.dumps(uris), "cacheDirectory": str(cache)})
 
-    assert [place.name for place, _ in locations.resolve(options)] == ["one"]
+    assert [place.name for place, _ in locations.resolve(options)] == [unquote(name)]
 
 
 class Damaging(fs.FileSystemHandler):  # type: ignore[misc]

@@ -549,6 +549,19 @@ def test_entries_that_were_deleted_in_any_order_are_no_trim(server: RiverbedServ
     assert query.rows_of(task) == [*range(1, 100), *range(101, 250)]
 
 
+def test_a_trim_is_told_although_an_entry_was_deleted_long_before(server: RiverbedServer, client: redis.Redis) -> None:
+    ids = add(client, "s", 0, 250)
+    client.xdel("s", ids[100])
+    client.save()
+    query = Query(server.directory)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    [task] = query.reader.partitions(query.at, end)
+    client.xtrim("s", maxlen=10, approximate=False)
+    client.save()
+    with pytest.raises(DataLossError, match="stream s was trimmed up to"):
+        query.rows_of(task)
+
+
 def test_what_an_earlier_task_has_read_may_be_trimmed(server: RiverbedServer, client: redis.Redis) -> None:
     add(client, "s", 0, 400)
     client.save()
