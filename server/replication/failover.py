@@ -6,8 +6,9 @@
 
 Writes wait from the first step on, so that the replica can come level.  The replica becomes the primary when we, its
 primary, ask it for the log with `PSYNC id offset FAILOVER`; then the writes that waited are refused, as by any replica.
-While there is no link we do not know whether the replica has got this request: only ABORT ends the wait then, and may
-leave two primaries, as with Redis.
+When the link breaks behind this request we do not know whether the replica has got it.  No refusal ends the wait then:
+a replica that cannot take over because it is a primary has done so, and is followed.  ABORT ends it, and may leave two
+primaries, as with Redis.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ FORCE_NEEDS_MORE: Final = "ERR FAILOVER with force option requires both a timeou
 NO_REPLICAS: Final = "ERR FAILOVER requires connected replicas."
 NOT_A_REPLICA: Final = "ERR FAILOVER target HOST and PORT is not a replica."
 NOT_ONLINE: Final = "ERR FAILOVER target replica is not online."
+NO_REPLICA_TO_TAKE_OVER: Final = "ERR PSYNC FAILOVER can't be sent to a master."
 FOREIGN: Final = "ERR FAILOVER requires a replica that is a Riverbed: a Redis could not be followed"
 # The longest time that a timer takes.
 _MAX_S: Final = 365 * 86_400
@@ -145,12 +147,12 @@ class Failover:
                 return
 
     def _find(self, place: Place) -> Sender | None:
-        """The replica that announces this host and port."""
+        """The replica that announces this host and port: of its links the latest, if an earlier one has died unnoticed."""
         host, port = place
-        for replica in self._primary.senders.values():
-            if replica.place == (host.lower(), port):
-                return replica
-        return None
+        found = [replica for replica in self._primary.senders.values() if replica.place == (host.lower(), port)]
+        return max(
+            found, key=lambda replica: (replica.state is sender.State.ONLINE, replica.acked_offset), default=None
+        )
 
     def _is_late(self) -> None:
         if self.state is State.WAITING:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.replication.applier import LACKS_ROOM, MAX_PENDING_BYTES, SLICE_BYTES, SLICE_COMMANDS, Applier
 from riverbed.server.replication.attempts import Attempts
+from riverbed.server.replication.failover import NO_REPLICA_TO_TAKE_OVER
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.store.errors import DISK_LACKS_ROOM, LogWriteError, ReplayError, StateLostError
@@ -57,6 +58,9 @@ class Follower:
         self.port = port
         self._needs = needs
         self._failover = failover
+        # The replica was asked to take over and gave no answer; it is a primary when asked again.
+        self._may_have_taken_over = self._has_taken_over = False
+        self._latest: Link | None = None
         self.state = State.CONNECT
         self._config = needs.core.config
         self._engine = needs.core.engine
@@ -138,8 +142,7 @@ class Follower:
         id_to_send = replids.replication_id if self._is_known else replids.id_to_send(offset)
         if self._wants_all:
             id_to_send = "?"
-        takes_over = self._failover is not None
-        if takes_over:
+        if self._failover is not None:
             id_to_send = replids.replication_id  # the id by which a replica of ours knows our log
         introduction = Introduction(
             _announced_port(config),
@@ -148,9 +151,9 @@ class Follower:
             config.masterauth,
             id_to_send,
             -2 if self._wants_all else offset,
-            takes_over,
+            self._failover is not None and not self._has_taken_over,
         )
-        link = Link(self, introduction, self._clock.monotonic)
+        link = self._latest = Link(self, introduction, self._clock.monotonic)
         try:
             async with asyncio.timeout(config.repl_timeout):
                 await self._loop.create_connection(lambda: self._needs.over(link), self.host, self.port)
@@ -247,7 +250,7 @@ class Follower:
         self._drop_full_sync()
         if self._stopped:
             return
-        if self._failover is not None and isinstance(error, RefusedError):
+        if self._failover is not None and self._is_refused(error):
             self._failover.refused(error)  # which stops this follower
             return
         was_connected = self.is_connected
@@ -259,6 +262,16 @@ class Follower:
         self._needs.changed()
         if was_connected:
             self._loop.call_soon(self.cycle)  # at once, before the primary's log moves on
+
+    def _is_refused(self, error: LinkError) -> bool:
+        """Whether the replica that was to take over has surely not done it."""
+        if isinstance(error, RefusedError):
+            if not self._may_have_taken_over:
+                return True
+            self._has_taken_over |= NO_REPLICA_TO_TAKE_OVER in str(error)
+        elif self._latest is not None and self._latest.has_asked_to_take_over:
+            self._may_have_taken_over = True
+        return False
 
     # -- ApplierUser ---------------------------------------------------------------------------------------------------
 

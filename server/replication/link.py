@@ -104,6 +104,7 @@ class Link(asyncio.Protocol):
         self._reply = ""
         self._reason: LinkError | None = None
         self._reading = True
+        self.has_asked_to_take_over = False
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
@@ -214,6 +215,7 @@ class Link(asyncio.Protocol):
             reason = f"the primary is another version of Riverbed: {self._answer()}" if is_other_format else FOREIGN
             raise RefusedError(reason, is_lasting=True)
         words = [b"PSYNC", said.replication_id.encode(), b"%d" % (said.offset + 1)]
+        self.has_asked_to_take_over = said.takes_over
         yield encode_command([*words, b"FAILOVER"] if said.takes_over else words)
         self._begin(self._reply)
 

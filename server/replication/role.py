@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.errors import CommandError
-from riverbed.server.replication.failover import Failover
+from riverbed.server.replication.failover import NO_REPLICA_TO_TAKE_OVER, Failover
 from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.fullsync import remove_leftovers
 from riverbed.server.replication.needs import Needs
@@ -35,7 +35,6 @@ NO_LINK: Final = "NOMASTERLINK Can't SYNC while not connected with my master"
 READONLY: Final = "READONLY You can't write against a read only replica."
 NO_LINK_IN_FAILOVER: Final = "NOMASTERLINK Can't SYNC while failing over"
 NOT_IN_FAILOVER: Final = "ERR REPLICAOF not allowed while failing over."
-NO_REPLICA_TO_TAKE_OVER: Final = "ERR PSYNC FAILOVER can't be sent to a master."
 OTHER_LINE: Final = "ERR PSYNC FAILOVER replid must match my replid."
 STALE: Final = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 TOO_FEW_REPLICAS: Final = "NOREPLICAS Not enough good replicas to write."

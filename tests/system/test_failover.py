@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartRedis, StartRiverbed
+from tests.support.faults.proxy import Proxy
 from tests.support.raw import RawClient
 from tests.support.replicas import follow, info, offset_of, syncs, until_level, until_linked
 from tests.support.servers import RiverbedServer, Server
@@ -164,6 +165,42 @@ def test_who_does_not_take_over_leaves_the_primary_one(start_riverbed: StartRive
         assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
     assert "PSYNC FAILOVER can't be sent to a master." in primary.log_text()
     assert info(other)["role"] == "master"
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_a_replica_whose_answer_is_lost_is_the_only_primary(
+    start_riverbed: StartRiverbed, primary: RiverbedServer, is_busy: bool
+) -> None:
+    """It has taken over, and refuses to do it once more."""
+    lost: list[bytes] = []
+
+    def lose(data: bytes, passed: int) -> bytes:
+        if b"+CONTINUE" in data and not lost:
+            lost.append(data)
+            proxy.cut()
+            return b""
+        if is_busy and len(lost) == 1:  # any other refusal tells nothing either
+            lost.append(data)
+            return b"-ERR max number of clients reached\r\n"
+        return data
+
+    with Proxy(lambda: replica.port) as proxy:
+        replica = start_riverbed(options={"replica-announce-port": proxy.port})
+        follow(replica, primary.port)
+        until_level(primary, replica)
+        proxy.alter = lose
+        with primary.client() as client:
+            client.ask("XADD", "s", "*", "f", "v")
+            assert client.ask("FAILOVER") == OK
+            until(lambda: len(lost) == 1 + is_busy, "the answers that are lost")
+            until_linked(primary)
+            assert state_of(primary) == "no-failover"
+        assert [info(server)["role"] for server in (primary, replica)] == ["slave", "master"]
+        with replica.client() as client:
+            client.ask("XADD", "s", "*", "f", "v")
+        until_level(replica, primary)
+        assert length(primary) == length(replica) == 3
+        primary.stop()
 
 
 def test_a_server_that_stops_while_it_waits_stops(primary: RiverbedServer, replica: RiverbedServer) -> None:
