@@ -147,12 +147,10 @@ class Failover:
                 return
 
     def _find(self, place: Place) -> Sender | None:
-        """The replica that announces this host and port: of its links the latest, if an earlier one has died unnoticed."""
+        """The replica that announces this host and port; of its links that which lives, if another died unnoticed."""
         host, port = place
-        found = [replica for replica in self._primary.senders.values() if replica.place == (host.lower(), port)]
-        return max(
-            found, key=lambda replica: (replica.state is sender.State.ONLINE, replica.acked_offset), default=None
-        )
+        links = [link for link in self._primary.senders.values() if link.place == (host.lower(), port)]
+        return max(links, key=lambda link: (link.state is sender.State.ONLINE, link.acked_offset), default=None)
 
     def _is_late(self) -> None:
         if self.state is State.WAITING:

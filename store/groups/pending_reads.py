@@ -14,7 +14,7 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix, owner_of_run
 from riverbed.store.format.resp import bulk
 from riverbed.store.format.rows import DECODE_ERRORS
-from riverbed.store.format.streams import MAX_COUNT, add_counts
+from riverbed.store.format.streams import add_counts
 from riverbed.store.groups.consumers import Members
 from riverbed.store.groups.known_consumers import Consumer
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
@@ -69,6 +69,7 @@ class PendingReads(Members):
     """The pending entries of a group, to be read."""
 
     _claim_place = b""  # where the last CLAIM stopped, empty for the beginning
+    _first_young_ms: int | None = None  # the delivery time of the first run that it has left for later
 
     def find_many(self, packed_ids: list[bytes]) -> dict[bytes, PendingEntry]:
         """The pending entries among the ascending `packed_ids`, by packed ID."""
@@ -193,11 +194,13 @@ class PendingReads(Members):
         after the clock was set back, is overdue too.  Entries over the delivery limit of the policy are put into the
         list `over_limit` instead, if it is given: up to MAX_OVER_LIMIT entries and MAX_OVER_LIMIT_BYTES.
         """
+        self._first_young_ms = None
         if not self.pel_count:
             return []
         found: list[Found] = []
         examined = size = worn_bytes = 0
         for place, run in self.pel.by_time(self._claim_place):
+            self._first_young_ms = run.time_ms
             if run.consumer_no != UNOWNED and 0 <= now_ms - run.time_ms < min_idle_ms:
                 break
             into = found
@@ -229,13 +232,17 @@ class PendingReads(Members):
             if examined >= _MAX_EXAMINED and not found:
                 self._claim_place = place
                 return found
+        else:
+            self._first_young_ms = None
         self._claim_place = b""
         return found
 
-    def oldest_delivery_ms(self) -> int | None:
-        """The delivery time of the entry that CLAIM would take first; None when there is none."""
-        oldest = self.overdue(0, MAX_COUNT, 1, most_bytes=0)
-        return oldest[0][0].delivery_time_ms if oldest else None
+    def next_claim_ms(self, min_idle_ms: int, now_ms: int) -> int:
+        """When the next CLAIM may find what the last one, which has found nothing, could not take yet."""
+        if self._claim_place:
+            return now_ms + 1  # it has looked at many deleted entries, and the next one goes on behind them
+        first_ms = now_ms if self._first_young_ms is None else self._first_young_ms
+        return max(first_ms + min_idle_ms, now_ms) + 1
 
 
 def _marks(rows: list[bytes], names: dict[int, bytes]) -> dict[int, bytes]:

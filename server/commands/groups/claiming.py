@@ -146,6 +146,8 @@ class _Claims:
             elif is_idle and self._letters is None:
                 self._take(packed, row, self._next_count(run.delivery_count))
             elif is_idle:
+                if self._is_left_over(run):
+                    return examined  # the next command takes it
                 self._deliver(packed, row, PendingEntry(unpack_id(packed), *run[1:]))
         return len(packed_ids)
 
@@ -153,6 +155,10 @@ class _Claims:
         if self._min_idle_ms <= 0 or entry.owner is None:
             return True
         return self._now_ms - entry.delivery_time_ms >= self._min_idle_ms
+
+    def _is_left_over(self, run: PendingRun) -> bool:
+        letters = self._letters
+        return letters is not None and letters.is_full and letters.exceeds(self._next_count(run.delivery_count))
 
     def _next_count(self, count: int) -> int:
         """The next delivery count of an entry with this one."""
@@ -407,7 +413,7 @@ def _autoclaim(request: Request) -> Work:
         most_examined -= examined
         left -= claims.found
         cursor = MIN_ID if end is None else end
-        if end is None or not left or not most_examined:
+        if end is None or not left or not most_examined or (letters is not None and letters.is_full):
             break
         yield f"{claimed} entries claimed; a call that goes on begins at {id_text(cursor).decode()}"
         found = group_again(request, argv[1], argv[2], group_no)

@@ -201,7 +201,7 @@ def _wait(
             return (yield from _read(options, group_name, 0, request))
         topics.append((group_name, read.min_idle_ms))
         if options.claim_min_idle_ms is not None:
-            claim_ms = _next_claim_ms(request, options.claim_min_idle_ms, group)
+            claim_ms = group.next_claim_ms(options.claim_min_idle_ms, request.now_ms)
             retry_ms = claim_ms if retry_ms is None else min(retry_ms, claim_ms)
         if is_many and number % _SLICE_KEYS == 0:
             yield _delivered(0)
@@ -240,10 +240,3 @@ def _parse_position(word: bytes) -> StreamID:
     if word in (b"$", b"+"):
         raise CommandError(MEANINGLESS.format(word.decode()))
     return parse_entry_id(word)
-
-
-def _next_claim_ms(request: Request, min_idle_ms: int, group: Group) -> int:
-    """When the first pending entry will have been idle for long enough."""
-    delivery_ms = group.oldest_delivery_ms()
-    oldest = request.now_ms if delivery_ms is None else delivery_ms
-    return max(oldest + min_idle_ms, request.now_ms) + 1

@@ -19,7 +19,7 @@ from riverbed.server.commands.streams.options import ReadOptions
 from riverbed.server.commands.streams.reads import ReadBudget, stream_head
 from riverbed.store.format.resp import array_head, id_bulk
 from riverbed.store.format.streams import id_in_key, packed_ids_in, packed_ids_of
-from riverbed.store.groups.pending_reads import PendingEntry
+from riverbed.store.groups.pending_reads import MAX_OVER_LIMIT, PendingEntry
 from riverbed.store.ids import MAX_ID, StreamID, pack_id, unpack_id
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class StreamRead:
         self._is_counted = False
         self._end = MAX_ID
         self._left = 0  # entries still to be read
+        self._has_moved_enough = False  # of entries over the delivery limit
         self.count = 0  # entries given
         self.spent = 0.0  # by the last step; 1 is a slice's worth
         self._parts: list[Part] = []
@@ -179,7 +180,7 @@ class StreamRead:
         room = self._room.left if showing is None else None
         if room is not None and most * stream.txn.largest_row <= room:
             room = None  # no need to measure what cannot get too long
-        is_last = True
+        is_last, looked, examined = True, self._position, 0
         for run in group.pending_runs(StreamID(self._position + 1), MAX_ID, consumer):
             packed_ids = run.packed_ids if letters is not None else run.packed_ids[: most - len(entries)]
             if showing is None:
@@ -198,23 +199,26 @@ class StreamRead:
                     gone.add(entry_id)
                     row = id_bulk(entry_id) + null
                 elif letters is not None and letters.exceeds(run.delivery_count + 1):
-                    letters.take(entry, row or stream.entry(entry_id) or b"", run.delivery_count + 1)
+                    looked = entry_id
+                    if not self._has_moved_enough:  # else it is left to the next command
+                        letters.take(entry, row or stream.entry(entry_id) or b"", run.delivery_count + 1)
                     continue
+                looked = entry_id
                 entries.append(entry)
                 rows.append(row)
                 if room is not None:
                     room -= len(row)
                     if room < 0:
                         return Step.NEEDS_VIEW
-            if len(entries) == most:
+            examined += len(packed_ids)
+            if len(entries) == most or (letters is not None and (letters.is_full or examined >= MAX_OVER_LIMIT)):
                 is_last = False
                 break
-            if letters is not None and letters.is_full:
-                break  # the rest is left to the next read
         self.spent += len(entries) / _SLICE_HISTORY
         if letters is not None:
             self.spent += len(letters.found) / _SLICE_HISTORY
             letters.move()
+            self._has_moved_enough |= letters.is_full
         sizes = [len(row) for row in rows] if self._budget.measures else [0] * len(rows)
         if showing is not None and self._budget.measures:
             shown = [pack_id(entry.entry_id) for entry, row in zip(entries, rows, strict=True) if not row]
@@ -225,7 +229,7 @@ class StreamRead:
         group.redeliver(consumer, [entry for entry in read if entry.entry_id not in gone], request.now_ms)
         if read:
             self._show_history(read, rows, showing)
-            self._position = read[-1].entry_id
+        self._position = looked if kept == len(entries) else read[-1].entry_id if read else self._position
         return Step.LAST if is_last or self._position == MAX_ID else Step.GOES_ON
 
     def _show_history(self, read: list[PendingEntry], rows: list[bytes], showing: Showing | None) -> None:

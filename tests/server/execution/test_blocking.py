@@ -386,3 +386,34 @@ def test_a_claim_that_becomes_due_is_run_by_a_tick(tmp_path: Path, monkeypatch: 
         ticks.close(save=False)
 
     in_loop(body())
+
+
+@pytest.mark.slow
+def test_a_claim_goes_on_behind_ten_thousand_deleted_entries_and_does_not_turn_for_nothing(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting = ticks.connect(), ticks.connect()
+        count = 10_100
+        for first in range(1, count, 500):
+            await ticks.ask(client, *(f"XADD s {n}-0 f v" for n in range(first, min(first + 500, count + 1))))
+        await ticks.ask(client, "XGROUP CREATE s g 0")
+        for _ in range(0, count, 500):
+            await ticks.ask(client, "XREADGROUP GROUP g Alice COUNT 500 STREAMS s >")
+        await ticks.ask(client, "XTRIM s MAXLEN 2")
+        TRIED.clear()
+        ticks.clock.now_ms += 2000
+        waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 1000 STREAMS s >")
+        await ticks.settle()
+        began_ms = ticks.clock.now_ms
+        assert tries() == 1 and waiting.replies() == []
+        replies: list[bytes] = []
+        while not (replies := waiting.replies()):
+            ticks.clock.now_ms += 100
+            ticks.executor.blocking.deadline_passed()
+            await ticks.settle()
+            assert ticks.clock.now_ms < began_ms + 3000, "it looks at the same entries again and again"
+        assert b"%d-0" % count in replies[0] and b"%d-0" % (count - 1) in replies[0]
+        assert tries() <= 5
+        ticks.close()
+
+    in_loop(body())

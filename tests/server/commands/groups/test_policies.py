@@ -386,6 +386,29 @@ def test_a_claim_that_finds_thousands_moves_a_bounded_number_and_the_next_ones_g
     assert list(pending(product)) == [f"{MANY + 1}-0"]
 
 
+def test_a_history_does_not_end_at_entries_that_are_left_for_the_next_move(product: Product) -> None:
+    fill(product, MANY, "MAXDELIVERIES", 1, "DEADLETTER", "dead")
+    good = [f"{number}-0" for number in (MAX_OVER_LIMIT + 7, MANY)]
+    product.run("XCLAIM", "s", "g", "Alice", 0, *good, "RETRYCOUNT", 0, "JUSTID")
+    reply = product.run("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 10, "STREAMS", "s", "0")
+    assert ids(reply[0][1]) == good
+    assert MAX_OVER_LIMIT <= product.run("XLEN", "dead") <= MAX_OVER_LIMIT + 100
+
+
+def test_the_cursor_of_a_claim_passes_over_no_entry_that_was_not_moved(product: Product) -> None:
+    for number in range(1, 41):
+        product.run("XADD", "s", f"{number}-0", "f", "v" * 50_000)
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 1, "DEADLETTER", "dead")
+    cursor = product.run("XAUTOCLAIM", "s", "g", "Bob", 0, "0", "COUNT", 100)[0]
+    moved = product.run("XLEN", "dead")
+    assert 0 < moved < 40
+    assert cursor == b"%d-0" % (moved + 1)
+    assert product.run("XAUTOCLAIM", "s", "g", "Bob", 0, cursor, "COUNT", 100)[0] == b"0-0"
+    assert (product.run("XLEN", "dead"), pending(product)) == (40, {})
+
+
 @pytest.mark.parametrize("how", ["history", "xclaim", "xautoclaim"])
 def test_thousands_are_all_moved_in_the_end_and_each_once(product: Product, how: str) -> None:
     fill(product, MANY, "MAXDELIVERIES", 1, "DEADLETTER", "dead")
