@@ -7,8 +7,8 @@
 Writes wait from the first step on, so that the replica can come level.  The replica becomes the primary when we, its
 primary, ask it for the log with `PSYNC id offset FAILOVER`; then the writes that waited are refused, as by any replica.
 When the link breaks behind this request we do not know whether the replica has got it.  No refusal ends the wait then:
-a replica that cannot take over because it is a primary has done so, and is followed.  ABORT ends it, and may leave two
-primaries, as with Redis.
+a replica that cannot take over because it is a primary has done so, and is followed if it has all that is here.  ABORT
+ends it, and may leave two primaries, as with Redis.
 """
 
 from __future__ import annotations

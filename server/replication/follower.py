@@ -58,8 +58,8 @@ class Follower:
         self.port = port
         self._needs = needs
         self._failover = failover
-        # The replica was asked to take over and gave no answer; it is a primary when asked again.
-        self._may_have_taken_over = self._has_taken_over = False
+        # The replica was asked to take over and gave no answer; when asked again it said that it is a primary.
+        self._may_have_taken_over = self._seems_primary = False
         self._latest: Link | None = None
         self.state = State.CONNECT
         self._config = needs.core.config
@@ -151,7 +151,7 @@ class Follower:
             config.masterauth,
             id_to_send,
             -2 if self._wants_all else offset,
-            self._failover is not None and not self._has_taken_over,
+            self._failover is not None and not self._seems_primary,
         )
         link = self._latest = Link(self, introduction, self._clock.monotonic)
         try:
@@ -211,6 +211,8 @@ class Follower:
         self.acknowledge()
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
+        if self._failover is not None and self._seems_primary:
+            raise LinkError("it is a primary that lacks what is here, and nothing is given up for it", is_lasting=True)
         self._was_accepted()
         log.info("full sync: a base of %d bytes, and the log from offset %d on", head.base_bytes, head.start)
         self.state = State.SYNC
@@ -265,11 +267,11 @@ class Follower:
 
     def _is_refused(self, error: LinkError) -> bool:
         """Whether the replica that was to take over has surely not done it."""
-        if isinstance(error, RefusedError):
-            if not self._may_have_taken_over:
-                return True
-            self._has_taken_over |= NO_REPLICA_TO_TAKE_OVER in str(error)
-        elif self._latest is not None and self._latest.has_asked_to_take_over:
+        is_refused = isinstance(error, RefusedError)
+        if is_refused and not self._may_have_taken_over:
+            return True
+        self._seems_primary = is_refused and NO_REPLICA_TO_TAKE_OVER in str(error)
+        if not is_refused and self._latest is not None and self._latest.has_asked_to_take_over:
             self._may_have_taken_over = True
         return False
 

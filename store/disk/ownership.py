@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -16,24 +17,31 @@ def give(made: Path, owner: os.stat_result) -> None:
     Does nothing unless the process runs as root: only root may do this.
     """
     if os.geteuid() == 0:
-        for path in chain(made.rglob("*"), (made,)):  # last what lets its new owner in
-            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        with _as_far_as_allowed():
+            for path in chain(made.rglob("*"), (made,)):  # last what lets its new owner in
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def hand_over(fd: int, folder: Path) -> None:
     """Give what root has made in another user's `folder` to that user, whose server has to read it.
 
-    Does nothing for what is another's, or has more names, and unless the process runs as root and may do so: a
-    container may forbid it, or not know the user.  Raises OSError.
+    Does nothing for what is another's, or has more names, and unless the process runs as root.  Raises OSError.
     """
     if os.geteuid() == 0:
         made, owner = os.fstat(fd), folder.stat()
         if made.st_uid == 0 != owner.st_uid and (stat.S_ISDIR(made.st_mode) or made.st_nlink == 1):
-            try:
+            with _as_far_as_allowed():
                 os.fchown(fd, owner.st_uid, owner.st_gid)
-            except OSError as error:
-                if error.errno not in (errno.EPERM, errno.EINVAL):
-                    raise
+
+
+@contextlib.contextmanager
+def _as_far_as_allowed() -> Iterator[None]:
+    """A container may forbid root to give files away, or not know the user."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EINVAL):
+            raise
 
 
 def give_access(made: Path, owner: os.stat_result) -> None:

@@ -70,6 +70,7 @@ class PendingReads(Members):
 
     _claim_place = b""  # where the last CLAIM stopped, empty for the beginning
     _first_young_ms: int | None = None  # the delivery time of the first run that it has left for later
+    _claim_goes_on = False  # it may have passed over entries that are due
 
     def find_many(self, packed_ids: list[bytes]) -> dict[bytes, PendingEntry]:
         """The pending entries among the ascending `packed_ids`, by packed ID."""
@@ -195,6 +196,8 @@ class PendingReads(Members):
         list `over_limit` instead, if it is given: up to MAX_OVER_LIMIT entries and MAX_OVER_LIMIT_BYTES.
         """
         self._first_young_ms = None
+        # those that were released come before the place
+        self._claim_goes_on = self._claim_place != b"" and self.released_count > 0
         if not self.pel_count:
             return []
         found: list[Found] = []
@@ -226,6 +229,7 @@ class PendingReads(Members):
                 elif worn_bytes < MAX_OVER_LIMIT_BYTES:
                     worn_bytes += len(entry_row) + self.letter_bytes(entry.owner)
                 else:
+                    self._claim_goes_on = True
                     continue
                 into.append((entry, entry_row))
             examined += len(run)
@@ -239,8 +243,8 @@ class PendingReads(Members):
 
     def next_claim_ms(self, min_idle_ms: int, now_ms: int) -> int:
         """When the next CLAIM may find what the last one, which has found nothing, could not take yet."""
-        if self._claim_place:
-            return now_ms + 1  # it has looked at many deleted entries, and the next one goes on behind them
+        if self._claim_place or self._claim_goes_on:
+            return now_ms + 1
         first_ms = now_ms if self._first_young_ms is None else self._first_young_ms
         return max(first_ms + min_idle_ms, now_ms) + 1
 

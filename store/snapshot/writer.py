@@ -136,7 +136,7 @@ def take_snapshot(
                 complete()
             maker.forget(data_file)
             files.sync_directory(working)
-            if folder == own_folder(directory):
+            if folder.resolve() == own_folder(directory).resolve():
                 give(working, directory.stat())
             path = _publish(working, folder, name or _automatic_name(manifest), manifest, files)
     return open_snapshot(path)

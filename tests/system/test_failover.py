@@ -203,6 +203,30 @@ def test_a_replica_whose_answer_is_lost_is_the_only_primary(
         primary.stop()
 
 
+def test_a_replica_that_comes_back_with_nothing_is_not_followed(
+    start_riverbed: StartRiverbed, primary: RiverbedServer
+) -> None:
+    """It never took over, and is a primary since its start."""
+    with Proxy(lambda: other.port) as proxy:
+        other = start_riverbed()
+
+        def lose(data: bytes, passed: int) -> bytes:
+            if b"PSYNC FAILOVER can't" in data and proxy.connections == 1:
+                proxy.cut()
+                return b""
+            return data
+
+        proxy.alter = lose
+        with pretend(primary, proxy.port), primary.client() as client:
+            assert client.ask("FAILOVER", "TO", "127.0.0.1", proxy.port) == OK
+            until(lambda: "lacks what is here" in info(primary).get("riverbed_master_link_reason", ""), "a refusal")
+            assert state_of(primary) == "failover-in-progress"
+            assert client.ask("FAILOVER", "ABORT") == OK
+        assert info(primary)["role"] == "master"
+        assert length(primary) == 1
+        primary.stop()
+
+
 def test_a_server_that_stops_while_it_waits_stops(primary: RiverbedServer, replica: RiverbedServer) -> None:
     with primary.client() as client, stopped(replica):
         client.ask("XADD", "s", "*", "f", "v")

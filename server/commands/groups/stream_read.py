@@ -72,6 +72,7 @@ class StreamRead:
         self._is_counted = False
         self._end = MAX_ID
         self._left = 0  # entries still to be read
+        self._is_cut_off = False  # the limits have left entries out
         self._has_moved_enough = False  # of entries over the delivery limit
         self.count = 0  # entries given
         self.spent = 0.0  # by the last step; 1 is a slice's worth
@@ -107,7 +108,7 @@ class StreamRead:
     @property
     def is_served(self) -> bool:
         """Whether the reply has an item for this stream, if only an empty history."""
-        return self.count > 0 or (self._is_begun and self._is_history)
+        return self.count > 0 or (self._is_begun and self._is_history and not self._is_cut_off)
 
     def parts(self, resp: int) -> list[Part]:
         """The key and the entries, as one item of the reply."""
@@ -224,7 +225,8 @@ class StreamRead:
             shown = [pack_id(entry.entry_id) for entry, row in zip(entries, rows, strict=True) if not row]
             found_sizes = iter(showing.sizes(shown))
             sizes = [size or next(found_sizes) for size in sizes]
-        kept = self._cut(sizes)
+        kept = self._cut(sizes) if sizes else 0
+        self._is_cut_off = kept < len(entries)
         read = entries[:kept]
         group.redeliver(consumer, [entry for entry in read if entry.entry_id not in gone], request.now_ms)
         if read:

@@ -417,3 +417,32 @@ def test_a_claim_goes_on_behind_ten_thousand_deleted_entries_and_does_not_turn_f
         ticks.close()
 
     in_loop(body())
+
+
+@pytest.mark.slow
+def test_a_claim_that_goes_on_far_behind_finds_what_was_released_meanwhile(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting = ticks.connect(), ticks.connect()
+        count = 10_600
+        for first in range(1, count, 500):
+            await ticks.ask(client, *(f"XADD s {n}-0 f v" for n in range(first, min(first + 500, count + 1))))
+        await ticks.ask(client, "XGROUP CREATE s g 0")
+        for _ in range(0, count, 500):
+            await ticks.ask(client, "XREADGROUP GROUP g Alice COUNT 500 STREAMS s >")
+        await ticks.ask(client, "XTRIM s MAXLEN 1")
+        ticks.clock.now_ms += 60_000
+        await ticks.ask(client, "XCLAIM s g Alice 0 10600-0 JUSTID", "XREADGROUP GROUP g Bob CLAIM 60000 STREAMS s >")
+        await ticks.ask(client, "XNACK s g SILENT IDS 1 10600-0")
+        waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 60000 STREAMS s >")
+        await ticks.settle()
+        replies: list[bytes] = []
+        for _ in range(10):
+            ticks.clock.now_ms += 2
+            ticks.executor.blocking.deadline_passed()
+            await ticks.settle()
+            replies += waiting.replies()
+        assert len(replies) == 1 and b"10600-0" in replies[0]
+        ticks.close()
+
+    in_loop(body())

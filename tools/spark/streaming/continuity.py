@@ -24,7 +24,7 @@ import xxhash
 
 from riverbed.store.format.meta import read_numbering, read_replids
 from riverbed.store.format.streams import StreamRow
-from riverbed.store.ids import StreamID, id_text
+from riverbed.store.ids import MAX_ID, StreamID, id_text
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
@@ -118,6 +118,8 @@ class Beginning:
     @classmethod
     def of(cls, row: StreamRow, counts: EntryCounts) -> Beginning | None:
         """None for a stream that has no such entry."""
+        if row.max_deleted_id == MAX_ID:
+            return None
         sure_id = next(counts.ids(max(row.first_id, StreamID(row.max_deleted_id + 1))), None)
         return None if sure_id is None else cls(row.max_deleted_id, sure_id)
 

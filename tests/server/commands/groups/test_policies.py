@@ -409,6 +409,38 @@ def test_the_cursor_of_a_claim_passes_over_no_entry_that_was_not_moved(product: 
     assert (product.run("XLEN", "dead"), pending(product)) == (40, {})
 
 
+def test_a_claim_that_has_moved_enough_goes_on_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting = ticks.connect(), ticks.connect()
+        await ticks.ask(client, *(f"XADD s {number}-0 f {'v' * 50_000}" for number in range(1, 41)))
+        await ticks.ask(client, "XGROUP CREATE s g 0", "XREADGROUP GROUP g Alice STREAMS s >")
+        await ticks.ask(client, "XGROUP POLICY s g MAXDELIVERIES 1 DEADLETTER dead")
+        ticks.clock.now_ms += 60_000
+        waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 60000 STREAMS s >")
+        await ticks.settle()
+        assert await ticks.ask(client, "XLEN dead") != [b":40\r\n"]
+        ticks.clock.now_ms += 2
+        ticks.executor.blocking.deadline_passed()
+        await ticks.settle()
+        assert await ticks.ask(client, "XLEN dead") == [b":40\r\n"]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_history_that_the_limits_leave_out_is_not_shown_as_ended(product: Product) -> None:
+    for key in ("s", "t"):
+        for number in range(1, 4):
+            product.run("XADD", key, f"{number}-0", "f", "v" * 100)
+        product.run("XGROUP", "CREATE", key, "g", 0)
+        product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", key, ">")
+    reply = product.run("XREADGROUP", "GROUP", "g", "Alice", "MAXSIZE", 300, "STREAMS", "s", "t", "0", "0")
+    assert [key for key, _ in reply] == [b"s"]
+    fully = product.run("XREADGROUP", "GROUP", "g", "Alice", "MAXSIZE", 300, "STREAMS", "s", "t", "3-0", "3-0")
+    assert [(key, list(entries)) for key, entries in fully] == [(b"s", []), (b"t", [])]
+
+
 @pytest.mark.parametrize("how", ["history", "xclaim", "xautoclaim"])
 def test_thousands_are_all_moved_in_the_end_and_each_once(product: Product, how: str) -> None:
     fill(product, MANY, "MAXDELIVERIES", 1, "DEADLETTER", "dead")

@@ -562,6 +562,17 @@ def test_a_trim_is_told_although_an_entry_was_deleted_long_before(server: Riverb
         query.rows_of(task)
 
 
+def test_a_stream_whose_largest_id_was_deleted_is_read(server: RiverbedServer, client: redis.Redis) -> None:
+    last = f"{2**64 - 1}-{2**64 - 1}"
+    for entry_id in ("1-1", last):
+        client.xadd("s", {"n": 7}, entry_id)
+    client.xdel("s", last)
+    client.save()
+    query = Query(server.directory)
+    end = query.reader.latestOffset(query.at, query.reader.getDefaultReadLimit())
+    assert query.rows(query.at, end) == [7]
+
+
 def test_what_an_earlier_task_has_read_may_be_trimmed(server: RiverbedServer, client: redis.Redis) -> None:
     add(client, "s", 0, 400)
     client.save()
