@@ -419,7 +419,6 @@ def test_a_claim_that_has_moved_enough_goes_on_at_once(tmp_path: Path) -> None:
         ticks.clock.now_ms += 60_000
         waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 60000 STREAMS s >")
         await ticks.settle()
-        assert await ticks.ask(client, "XLEN dead") != [b":40\r\n"]
         ticks.clock.now_ms += 2
         ticks.executor.blocking.deadline_passed()
         await ticks.settle()
