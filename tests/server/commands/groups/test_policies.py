@@ -409,34 +409,22 @@ def test_the_cursor_of_a_claim_passes_over_no_entry_that_was_not_moved(product: 
     assert (product.run("XLEN", "dead"), pending(product)) == (40, {})
 
 
-def test_a_claim_that_has_moved_enough_goes_on_at_once(tmp_path: Path) -> None:
-    async def body() -> None:
-        ticks = Ticks(tmp_path)
-        client, waiting = ticks.connect(), ticks.connect()
-
-        async def asked(*commands: str) -> list[bytes]:
-            """The replies; two megabytes take more turns on a slow machine."""
-            replies = await ticks.ask(client, *commands)
-            while len(replies) < len(commands):
-                await ticks.settle()
-                replies += client.replies()
-            return replies
-
-        await asked(*(f"XADD s {number}-0 f {'v' * 50_000}" for number in range(1, 41)))
-        await asked("XGROUP CREATE s g 0", "XREADGROUP GROUP g Alice STREAMS s >")
-        await asked("XGROUP POLICY s g MAXDELIVERIES 1 DEADLETTER dead")
-        ticks.clock.now_ms += 60_000
-        waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 60000 STREAMS s >")
-        for _ in range(100):
-            await ticks.settle()
-            if (moved := await asked("XLEN dead")) == [b":40\r\n"]:
-                break
-            ticks.clock.now_ms += 2
-            ticks.executor.blocking.deadline_passed()
-        assert moved == [b":40\r\n"]
-        ticks.close()
-
-    in_loop(body())
+def test_a_claim_that_has_moved_enough_goes_on_at_once(product: Product) -> None:
+    for number in range(1, 41):
+        product.run("XADD", "s", f"{number}-0", "f", "v" * 50_000)
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 1, "DEADLETTER", "dead")
+    product.clock.now_ms += 60_000
+    now_ms = product.clock.now_ms
+    for goes_on in (True, False):
+        product.run("XREADGROUP", "GROUP", "g", "Bob", "CLAIM", 60_000, "STREAMS", "s", ">")
+        assert (product.run("XLEN", "dead") < 40) is goes_on
+        stream = product.session.db.stream(b"s", now_ms)
+        assert stream is not None
+        group = product.session.db.groups(stream).get(b"g")
+        assert group is not None
+        assert (group.next_claim_ms(60_000, now_ms) == now_ms + 1) is goes_on
 
 
 def test_a_history_that_the_limits_leave_out_is_not_shown_as_ended(product: Product) -> None:
