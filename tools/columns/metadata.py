@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -38,12 +38,9 @@ def readable(values: pa.BinaryArray) -> pa.Array:
         return pa.array(texts, type=pa.string())
 
 
-def field_names(names: pa.BinaryArray, distinct: Iterable[bytes]) -> pa.Array:
-    r"""Names as `readable`, and no two alike, as keys of a map have to be: the text `\xff` is written as `\x5cxff`.
-
-    `distinct`: these names, or more.
-    """
-    if not any(b"\\x" in name for name in distinct):
+def field_names(names: pa.BinaryArray) -> pa.Array:
+    r"""Names as `readable`, and no two alike, as keys of a map have to be: the text `\xff` is written as `\x5cxff`."""
+    if not pc.any(pc.match_substring(names, "\\x")).as_py():
         return readable(names)
     return pa.array(list(map(name_in_map, names.to_pylist())), type=pa.string())
 
@@ -64,5 +61,4 @@ def fields_map(batch: EntryBatch, *, as_text: bool = False, without: Sequence[by
         kept = pc.invert(pc.is_in(names, value_set=pa.array(without, type=pa.binary())))
         passed = np.concatenate(([0], np.cumsum(kept.to_numpy(zero_copy_only=False))))
         offsets, names, values = passed[offsets].astype(np.int32), names.filter(kept), values.filter(kept)
-    texts = field_names(names, batch.names())
-    return pa.MapArray.from_arrays(pa.array(offsets), texts, readable(values) if as_text else values)
+    return pa.MapArray.from_arrays(pa.array(offsets), field_names(names), readable(values) if as_text else values)

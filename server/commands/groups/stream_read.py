@@ -231,7 +231,10 @@ class StreamRead:
         group.redeliver(consumer, [entry for entry in read if entry.entry_id not in gone], request.now_ms)
         if read:
             self._show_history(read, rows, showing)
-        self._position = looked if kept == len(entries) else read[-1].entry_id if read else self._position
+        if kept == len(entries):
+            self._position = looked
+        elif read:
+            self._position = read[-1].entry_id
         return Step.LAST if is_last or self._position == MAX_ID else Step.GOES_ON
 
     def _show_history(self, read: list[PendingEntry], rows: list[bytes], showing: Showing | None) -> None:

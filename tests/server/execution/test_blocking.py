@@ -388,18 +388,23 @@ def test_a_claim_that_becomes_due_is_run_by_a_tick(tmp_path: Path, monkeypatch: 
     in_loop(body())
 
 
+async def deliver_and_trim(ticks: Ticks, client: Client, count: int, *, left: int) -> None:
+    """Alice has so many entries pending, in deliveries of 500, of which but the last are deleted."""
+    for first in range(1, count, 500):
+        await ticks.ask(client, *(f"XADD s {n}-0 f v" for n in range(first, min(first + 500, count + 1))))
+    await ticks.ask(client, "XGROUP CREATE s g 0")
+    for _ in range(0, count, 500):
+        await ticks.ask(client, "XREADGROUP GROUP g Alice COUNT 500 STREAMS s >")
+    await ticks.ask(client, f"XTRIM s MAXLEN {left}")
+
+
 @pytest.mark.slow
 def test_a_claim_goes_on_behind_ten_thousand_deleted_entries_and_does_not_turn_for_nothing(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
         client, waiting = ticks.connect(), ticks.connect()
         count = 10_100
-        for first in range(1, count, 500):
-            await ticks.ask(client, *(f"XADD s {n}-0 f v" for n in range(first, min(first + 500, count + 1))))
-        await ticks.ask(client, "XGROUP CREATE s g 0")
-        for _ in range(0, count, 500):
-            await ticks.ask(client, "XREADGROUP GROUP g Alice COUNT 500 STREAMS s >")
-        await ticks.ask(client, "XTRIM s MAXLEN 2")
+        await deliver_and_trim(ticks, client, count, left=2)
         TRIED.clear()
         ticks.clock.now_ms += 2000
         waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 1000 STREAMS s >")
@@ -424,13 +429,7 @@ def test_a_claim_that_goes_on_far_behind_finds_what_was_released_meanwhile(tmp_p
     async def body() -> None:
         ticks = Ticks(tmp_path)
         client, waiting = ticks.connect(), ticks.connect()
-        count = 10_600
-        for first in range(1, count, 500):
-            await ticks.ask(client, *(f"XADD s {n}-0 f v" for n in range(first, min(first + 500, count + 1))))
-        await ticks.ask(client, "XGROUP CREATE s g 0")
-        for _ in range(0, count, 500):
-            await ticks.ask(client, "XREADGROUP GROUP g Alice COUNT 500 STREAMS s >")
-        await ticks.ask(client, "XTRIM s MAXLEN 1")
+        await deliver_and_trim(ticks, client, 10_600, left=1)
         ticks.clock.now_ms += 60_000
         await ticks.ask(client, "XCLAIM s g Alice 0 10600-0 JUSTID", "XREADGROUP GROUP g Bob CLAIM 60000 STREAMS s >")
         await ticks.ask(client, "XNACK s g SILENT IDS 1 10600-0")

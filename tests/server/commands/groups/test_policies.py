@@ -368,6 +368,15 @@ def test_a_dead_letter_stream_that_has_expired_begins_anew(product: Product) -> 
     assert origins(product) == [("2-0", "Alice", 1)]
 
 
+def fill_with_worn(product: Product) -> None:
+    """Forty entries of 50 kB, of which Alice has each pending, are over the limit: more than one command moves."""
+    for number in range(1, 41):
+        product.run("XADD", "s", f"{number}-0", "f", "v" * 50_000)
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 1, "DEADLETTER", "dead")
+
+
 # -- many of them ------------------------------------------------------------------------------------------------------
 
 MANY = 3 * MAX_OVER_LIMIT
@@ -396,11 +405,7 @@ def test_a_history_does_not_end_at_entries_that_are_left_for_the_next_move(produ
 
 
 def test_the_cursor_of_a_claim_passes_over_no_entry_that_was_not_moved(product: Product) -> None:
-    for number in range(1, 41):
-        product.run("XADD", "s", f"{number}-0", "f", "v" * 50_000)
-    product.run("XGROUP", "CREATE", "s", "g", 0)
-    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
-    product.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 1, "DEADLETTER", "dead")
+    fill_with_worn(product)
     cursor = product.run("XAUTOCLAIM", "s", "g", "Bob", 0, "0", "COUNT", 100)[0]
     moved = product.run("XLEN", "dead")
     assert 0 < moved < 40
@@ -410,11 +415,7 @@ def test_the_cursor_of_a_claim_passes_over_no_entry_that_was_not_moved(product: 
 
 
 def test_a_claim_that_has_moved_enough_goes_on_at_once(product: Product) -> None:
-    for number in range(1, 41):
-        product.run("XADD", "s", f"{number}-0", "f", "v" * 50_000)
-    product.run("XGROUP", "CREATE", "s", "g", 0)
-    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
-    product.run("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 1, "DEADLETTER", "dead")
+    fill_with_worn(product)
     product.clock.now_ms += 60_000
     now_ms = product.clock.now_ms
     for goes_on in (True, False):
