@@ -112,6 +112,16 @@ def test_read_prints_rows(place: Path) -> None:
     assert lines(run(place, "orders"))[-1]["_fields"] == {"_id": "mine", "\\xfe": "odd"}
 
 
+def test_read_prints_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    store.stream(b"s", 0).append_entry(sid("1-1"), [b"f", "\x9b31m\x7f\u202e".encode()])
+    store.commit()
+    store.checkpoint()
+    store.kill()
+    result = run(tmp_path / "store", "s", "--columns", "f")
+    assert result.stdout == '{"f": "\\u009b31m\\u007f\\u202e"}\n'
+
+
 ALIKE = [b"_\xff", b"1", rb"_\xff", b"2", rb"_\x5cxff", b"3", rb"_\xFF", b"4", b"plain", b"5"]
 
 

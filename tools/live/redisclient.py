@@ -128,6 +128,8 @@ class RedisClient:
         context = address.tls_options.context() if address.tls else None
         try:
             self._socket = socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S)
+        except UnicodeError as error:  # of a label that is empty, or longer than names of hosts allow
+            raise Failure(f"{address} cannot be reached: {address.host!r} is not the name of a host") from error
         except OSError as error:
             raise self._lost(error, "cannot be reached", CONNECT_TIMEOUT_S) from error
         try:
@@ -204,11 +206,17 @@ class RedisClient:
 
     @functools.cached_property
     def is_riverbed(self) -> bool:
-        """Whether this is a Riverbed, which has commands that no Redis has."""
+        """Whether this is a Riverbed, which has commands that no Redis has.  Raises ReplyError if that is not told."""
         try:
             return b"\nriverbed_version:" in self.call("INFO", "server")
-        except ReplyError:  # the user may not run INFO
-            return False
+        except ReplyError as error:
+            if error.code != "NOPERM":
+                raise
+            return self.has_command("riverbed")
+
+    def has_command(self, name: str) -> bool:
+        """Whether the server has a command, or a subcommand such as `xgroup|seen`.  Raises ReplyError."""
+        return bool(self.call("COMMAND", "INFO", name) != [None])
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

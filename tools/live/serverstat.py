@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from riverbed.store.progress import Progress
+from riverbed.tools.console.console import Failure
 from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, fields, number
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
@@ -38,7 +39,12 @@ def server_stats(client: RedisClient, is_wanted: Callable[[bytes], bool], progre
 
 
 def databases(client: RedisClient, info: bytes) -> dict[int, int]:
-    """The number of keys by database, from INFO: of the one that the client's address names, or of all with keys."""
+    """The number of keys by database, from INFO: of the one that the client's address names, or of all with keys.
+
+    Raises Failure for a server that does not count its keys, as a Sentinel: it would be taken for an empty one.
+    """
+    if b"# Keyspace" not in info:
+        raise Failure(f"{client.address} has no keyspace: if it is a Sentinel, name a server that it watches")
     found = {int(db): int(keys) for db, keys in _KEYS.findall(info)}
     only = client.address.database
     return found if only is None else {only: found.get(only, 0)}
@@ -58,9 +64,9 @@ def scan(client: RedisClient, *options: Word) -> Iterator[list[bytes]]:
 
 
 def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[StreamStat]:
-    """The streams of `keys` that exist; database `db` is selected.  Raises Failure."""
+    """The streams of `keys` that exist; database `db` is selected.  Raises Failure, ReplyError."""
     streams = ask_all(client, [("XINFO", "STREAM", key) for key in keys])
-    sizes = ask_all(client, [("MEMORY", "USAGE", key) for key in keys])
+    sizes = ask_all(client, [("MEMORY", "USAGE", key) for key in keys], optional=True)
     with_groups = [key for key, stream in zip(keys, streams, strict=True) if stream and fields(stream)[b"groups"]]
     groups = dict(zip(with_groups, ask_all(client, [("XINFO", "GROUPS", key) for key in with_groups]), strict=True))
     places = [
@@ -140,7 +146,7 @@ def _count_unread(client: RedisClient, groups: Mapping[bytes, Any]) -> dict[_Pla
         for group in map(fields, found or [])
         if group.get(b"lag") is None
     ]
-    counts = ask_all(client, [("RIVERBED", "LAG", *place) for place in places])
+    counts = ask_all(client, [("RIVERBED", "LAG", *place) for place in places], optional=True)
     return dict(zip(places, map(_number_or_none, counts), strict=True))
 
 
@@ -163,17 +169,31 @@ def _number_or_none(value: Any) -> int | None:
     return None if value is None else number(value)
 
 
-def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]]) -> list[Any]:
-    """The reply to each command, None for an error: the key or its group is gone meanwhile.  Raises Failure."""
+def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]], *, optional: bool = False) -> list[Any]:
+    """The reply to each command, None where the key or its group is gone meanwhile, as it may be.
+
+    Raises Failure, and ReplyError for the first other error, when all replies of its batch have come; a user that may
+    not run an `optional` command has None for it as well.
+    """
     replies: list[Any] = []
     for batch in _batches(commands):
         client.send(batch)
+        refusal: ReplyError | None = None
         for _ in batch:
             try:
                 replies.append(client.receive())
-            except ReplyError:
+            except ReplyError as error:
                 replies.append(None)
+                if not (_is_gone(error) or (optional and error.code == "NOPERM")):
+                    refusal = refusal or error
+        if refusal is not None:
+            raise refusal
     return replies
+
+
+def _is_gone(error: ReplyError) -> bool:
+    """Whether a key or group that was there is so no more: deleted, replaced, or moved to another node of a cluster."""
+    return error.code in ("NOGROUP", "WRONGTYPE", "MOVED", "ASK") or "no such key" in str(error)
 
 
 def _batches(commands: Sequence[Sequence[Word]]) -> Iterator[Sequence[Sequence[Word]]]:

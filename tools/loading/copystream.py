@@ -47,14 +47,16 @@ Words = list[bytes]
 class Copied:
     """The report of one stream's copy.
 
-    `moved`: the stream kept changing, so parts of the copy are of different moments.  `unmarked`: the producers'
-    idempotence records were not copied, because no command shows them.  `may_expire`: it has a deadline.
+    `moved`: the stream kept changing, so parts of the copy are of different moments.  `is_left`: it changed so much
+    that there is no copy, as when its groups were deleted each time.  `unmarked`: the producers' idempotence records
+    were not copied, because no command shows them.  `may_expire`: it has a deadline.
     """
 
     entries: int = 0
     groups: int = 0
     pending: int = 0
     moved: bool = False
+    is_left: bool = False
     unmarked: bool = False
     may_expire: bool = False
 
@@ -71,18 +73,18 @@ def copy_stream(client: RedisClient, sink: Sink, key: bytes, target: bytes, bar:
         is_last = attempt == _TRIES or before.length + before.pending > _LONG
         try:
             copied = _Copy(client, sink, key, target, before, bar).run()
-        except ReplyError as error:
-            # a group, or the whole stream, was deleted meanwhile
-            if error.code not in ("NOGROUP", "WRONGTYPE") or is_last:
+        except ReplyError:
+            after = describe(client, key)
+            if after is not None and before.grew_to(after):
                 raise
-            sink.drop(target)
+            sink.drop(target)  # what was asked for, a group or the whole stream, has been deleted meanwhile
             continue
         after = describe(client, key)
         copied.moved = after is None or not before.grew_to(after)
         if not copied.moved or is_last:
             return copied
         sink.drop(target)
-    raise AssertionError("the last attempt returns")
+    return Copied(is_left=True)
 
 
 class _Copy:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,12 +27,17 @@ Words = list[bytes]
 class Sink(Protocol):
     """Takes canonical commands and entries, in order.  Every method raises Failure when it cannot continue.
 
-    `loaded` is the number of added entries that are in their streams for good.
+    `loaded` is the number of added entries that are in their streams for good, up to the first that was refused.
     """
 
-    keeps_times: bool  # XGROUP SEEN sets when a consumer was seen
-    is_riverbed: bool
     loaded: int
+
+    @property
+    def is_riverbed(self) -> bool: ...
+
+    @property
+    def keeps_times(self) -> bool:
+        """Whether XGROUP SEEN sets when a consumer was seen."""
 
     def select(self, database: int) -> None: ...
 
@@ -153,11 +160,19 @@ class ServerSink:
     def __init__(self, client: RedisClient) -> None:
         self.loaded = 0
         self._client = client
-        self.is_riverbed = client.is_riverbed
-        self.keeps_times = self.is_riverbed and client.call("COMMAND", "INFO", "xgroup|seen") != [None]
         self._waiting: list[tuple[Words, int]] = []  # with the line of an entry
         self._waiting_bytes = 0
         self._last_ids: dict[bytes, StreamID] = {}  # of streams to which entries are added
+
+    @property
+    def is_riverbed(self) -> bool:
+        with self._explained():
+            return self._client.is_riverbed
+
+    @functools.cached_property
+    def keeps_times(self) -> bool:
+        with self._explained():
+            return self.is_riverbed and self._client.has_command("xgroup|seen")
 
     def select(self, database: int) -> None:
         self._flush()
@@ -218,6 +233,7 @@ class ServerSink:
     def _flush(self) -> None:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         refused: list[tuple[Words, int, ReplyError]] = []
+        taken_behind = 0
         self._client.send([words for words, _ in waiting])
         for words, line in waiting:
             try:
@@ -227,19 +243,29 @@ class ServerSink:
                 continue
             if line:
                 self._last_ids[words[1]] = max(self._last_ids[words[1]], parse_id(reply) or StreamID(0))
-                self.loaded += 1
+                if refused:
+                    taken_behind += 1
+                else:
+                    self.loaded += 1
         if refused:
             words, line, reason = refused[0]
             if not line:
                 raise Failure(f"{self._client.address} refused {words[0].decode()}: {reason}") from reason
+            behind = f", but {counted(taken_behind, 'entry')} between these" if taken_behind else ""
             raise Failure(
                 f"line {line}: {self._client.address} refuses it: {reason}; {counted(len(refused), 'entry')} of those "
                 f"up to line {waiting[-1][1]} {'is' if len(refused) == 1 else 'are'} not loaded, nor any line behind it"
+                f"{behind}"
             ) from reason
 
     def _call(self, *words: bytes) -> Any:
-        try:
+        with self._explained():
             return self._client.call(*words)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except ReplyError as error:
             raise Failure(f"{self._client.address}: {error}") from error
 

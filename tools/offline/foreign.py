@@ -173,9 +173,8 @@ class ForeignLog:
             self._run(self._db, name, words, batch)
 
     def _select(self, words: list[bytes]) -> None:
-        databases = self._txn.databases
         number = int(words[1]) if len(words) == 2 and words[1].isdigit() and len(words[1]) < 10 else -1
-        self._db = databases[number] if 0 <= number < len(databases) else None
+        self._db = self._database(words[1]) if number >= 0 else None
         self._no_such_db = number
 
     def _end_transaction(self) -> None:
@@ -203,7 +202,9 @@ class ForeignLog:
         if name in (b"RENAME", b"RENAMENX", b"COPY") and len(words) > 2 and db.stream(words[1], 0) is None:
             # Redis has logged the command, so the key held a value of another type.
             self.skipped.add_command(words)
-            self._delete(self._target(db, words) if name == b"COPY" else db, words[2])
+            target = self._target(db, words) if name == b"COPY" else db
+            if target is not None:
+                self._delete(target, words[2])
             return
         try:
             self._replayer.execute(self._txn, db, words)
@@ -215,9 +216,14 @@ class ForeignLog:
         if stream is not None:
             db.delete(stream)
 
-    def _target(self, db: Database, words: list[bytes]) -> Database:
-        """The database that COPY writes to."""
+    def _target(self, db: Database, words: list[bytes]) -> Database | None:
+        """The database that COPY writes to; None when it is not here."""
         for option, value in pairwise(words[3:]):
-            if option.upper() == b"DB" and value.isdigit() and int(value) < len(self._txn.databases):
-                return self._txn.databases[int(value)]
+            if option.upper() == b"DB":
+                return self._database(value)
         return db
+
+    def _database(self, text: bytes) -> Database | None:
+        databases = self._txn.databases
+        number = int(text) if text.isdigit() and len(text) < 10 else len(databases)
+        return databases[number] if number < len(databases) else None

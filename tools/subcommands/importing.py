@@ -25,7 +25,7 @@ from riverbed.tools.console.console import (
     seconds_text,
     size_text,
 )
-from riverbed.tools.console.keytext import short_text
+from riverbed.tools.console.keytext import short_text, shown
 from riverbed.tools.live.redisclient import Address, RedisClient, ReplyError
 from riverbed.tools.live.serverstat import databases, scan
 from riverbed.tools.live.target import server_address
@@ -48,12 +48,15 @@ class Imported:
     left: Counter[str] = field(default_factory=Counter)
     left_keys: dict[str, list[str]] = field(default_factory=dict)
     moved: list[str] = field(default_factory=list)
+    changing: list[str] = field(default_factory=list)
     existing: list[str] = field(default_factory=list)
     unmarked: list[str] = field(default_factory=list)
+    is_one_of_cluster: bool = False
 
     @property
     def is_whole(self) -> bool:
-        return not (self.left or self.moved or self.existing or self.unmarked)
+        named = self.left or self.moved or self.changing or self.existing or self.unmarked
+        return not (named or self.is_one_of_cluster)
 
 
 @click.command("import")
@@ -85,7 +88,8 @@ def import_(context: click.Context, source: str, target: str, timeout: float, as
     orders.partial-0123abcd, to be deleted.
 
     The server may be in use meanwhile. Each stream is copied as it is when its turn comes; one that changes under the
-    copy, other than by appends, is copied up to three times (once if it is long), and named if it kept changing.
+    copy, other than by appends, is copied up to three times (once if it is long), and named if it kept changing. Of a
+    cluster, each node is copied by itself.
 
     \b
     Examples
@@ -131,6 +135,7 @@ def import_(context: click.Context, source: str, target: str, timeout: float, as
 def _import(client: RedisClient, sink: Sink, bar: ProgressBar) -> Imported:
     imported = Imported()
     try:
+        imported.is_one_of_cluster = b"\ncluster_enabled:1" in client.call("INFO", "cluster")
         for database in databases(client, client.call("INFO", "keyspace")):
             client.call("SELECT", database)
             selected = False
@@ -154,9 +159,9 @@ def _streams(client: RedisClient, database: int, imported: Imported) -> Iterator
                 yield key
             elif kind != "none":
                 imported.left[kind] += 1
-                shown = imported.left_keys.setdefault(kind, [])
-                if len(shown) < _SHOWN_KEYS:
-                    shown.append(_name(database, key))
+                examples = imported.left_keys.setdefault(kind, [])
+                if len(examples) < _SHOWN_KEYS:
+                    examples.append(_name(database, key))
 
 
 def _import_stream(
@@ -170,6 +175,9 @@ def _import_stream(
     try:
         copied = copy_stream(client, sink, key, building, bar)
         if copied is None:
+            return
+        if copied.is_left:
+            imported.changing.append(name)
             return
         if not sink.complete(building, key, may_expire=copied.may_expire):
             imported.existing.append(name)
@@ -208,14 +216,18 @@ def _print_report(source: Address, target: str, imported: Imported, byte_count: 
     for kind, count in imported.left.most_common():
         keys = imported.left_keys[kind]
         more = ", ..." if count > len(keys) else ""
-        text = f"{counted(count, 'key')} of type {kind}"
+        text = f"{counted(count, 'key')} of type {shown(kind)}"
         console.print(f"[yellow]left:[/] {escape(text)}  [dim]{escape(', '.join(keys))}{more}[/]")
     for name in imported.existing:
         console.print(f"[yellow]left:[/] {escape(name)}, which {escape(target)} has already")
+    for name in imported.changing:
+        console.print(f"[yellow]left:[/] {escape(name)}, whose groups were deleted while it was copied, each time")
     for name in imported.moved:
         console.print(f"[yellow]changed while it was copied:[/] {escape(name)}")
     for name in imported.unmarked:
         console.print(f"[yellow]without its producers' idempotence records, which no command shows:[/] {escape(name)}")
+    if imported.is_one_of_cluster:
+        console.print(f"[yellow]left:[/] what other nodes have: {escape(str(source))} is one of a cluster")
 
 
 def _as_json(source: Address, target: str, imported: Imported, byte_count: int, seconds: float) -> dict[str, Any]:
@@ -232,5 +244,7 @@ def _as_json(source: Address, target: str, imported: Imported, byte_count: int, 
         "left_keys": imported.left_keys,
         "existing": imported.existing,
         "moved": imported.moved,
+        "changing": imported.changing,
+        "one_of_cluster": imported.is_one_of_cluster,
         "unmarked": imported.unmarked,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from importlib import import_module
 from itertools import count
@@ -13,6 +12,7 @@ import click
 
 from riverbed.tools.console.console import Failure, Seconds, Size, failures_explained
 from riverbed.tools.console.keytext import shown_key_bytes
+from riverbed.tools.text.entryjson import json_line
 
 _EXTRA: Final = ("pyarrow", "numpy")
 
@@ -83,7 +83,7 @@ def read(
 def _print(batch: Any) -> None:
     if len(set(batch.schema.names)) < batch.num_columns:
         batch = batch.rename_columns(_each_once(batch.schema.names))
-    lines = [json.dumps(_plain(row), ensure_ascii=False) for row in batch.to_pylist()]
+    lines = [json_line(_plain(row)) for row in batch.to_pylist()]
     if lines:
         click.echo("\n".join(lines).encode(errors="backslashreplace"))
 

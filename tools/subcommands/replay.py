@@ -21,7 +21,7 @@ from riverbed.tools.console.console import (
     seconds_text,
     size_text,
 )
-from riverbed.tools.console.keytext import short_text
+from riverbed.tools.console.keytext import short_text, shown
 from riverbed.tools.offline.foreign import SHOWN_KEYS, Skipped
 from riverbed.tools.offline.heldfiles import HeldFiles
 from riverbed.tools.offline.moment import Moment, parse_moment, time_text
@@ -148,7 +148,7 @@ def _print_skipped(console: Console, skipped: Skipped) -> None:
     if skipped.refused:
         console.print("  commands that did not fit the state, which a Redis that loads the log ignores as well:")
     for reason, count in skipped.refused.most_common(_SHOWN_REASONS):
-        console.print(f"  {count:>9,}  {escape(reason)}  [dim]{escape(skipped.places[reason])}[/]")
+        console.print(f"  {count:>9,}  {escape(shown(reason))}  [dim]{escape(skipped.places[reason])}[/]")
     if "RESTORE" in skipped.commands:
         console.print(
             "  RESTORE may have held streams, in a form that is not read here: `riverbed import` copies those"

@@ -28,16 +28,16 @@ def encode_entry(entry_id: bytes, words: list[bytes]) -> str:
     except UnicodeDecodeError:
         coded = [base64.b64encode(word).decode() for word in words]
         values["pairs_base64"] = list(zip(coded[::2], coded[1::2], strict=True))
-        return _line(values)
+        return json_line(values)
     fields = dict(zip(texts[::2], texts[1::2], strict=True))
     if 2 * len(fields) == len(texts):
         values["fields"] = fields
     else:
         values["pairs"] = list(zip(texts[::2], texts[1::2], strict=True))
-    return _line(values)
+    return json_line(values)
 
 
-def _line(values: dict[str, Any]) -> str:
+def json_line(values: dict[str, Any]) -> str:
     """As JSON, with escapes for all characters that are not printable; JSON itself requires only some of them."""
     line = _encode(values)
     return line if line.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)

@@ -7,6 +7,7 @@ values.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,20 +37,14 @@ class Sample:
 
     def number(self, name: str) -> float | None:
         """A field as a number; None when this server does not report it."""
-        try:
-            return float(self.info[name])
-        except (KeyError, ValueError):
-            return None
+        return _finite(self.info.get(name, ""))
 
     def part(self, name: str, part: str) -> float | None:
         """`part` of a field like `a=1,b=2`."""
         for pair in self.info.get(name, "").split(","):
             key, _, value = pair.partition("=")
             if key == part:
-                try:
-                    return float(value)
-                except ValueError:
-                    return None
+                return _finite(value)
         return None
 
 
@@ -103,6 +98,15 @@ class Sampler:
         for db in sorted({db for db, _ in self._chosen}):
             client.call("SELECT", db)
             yield from describe(client, db, [key for number, key in self._chosen if number == db])
+
+
+def _finite(text: str) -> float | None:
+    """A number that a server tells; None for any other text, and for `inf` and `nan`, which cannot be shown."""
+    try:
+        found = float(text)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _longest(found: Mapping[Place, int], most: int) -> dict[Place, int]:

@@ -151,7 +151,7 @@ def test_texts_that_look_like_long_lists_are_texts() -> None:
 
 def test_counts_of_keys_that_no_server_has_are_passed_over() -> None:
     with impostor(b"+PONG\r\n") as port, RedisClient(Address("127.0.0.1", port), 60) as client:
-        info = b"db0:keys=3,expires=0\r\ndb%b:keys=1\r\ndb1:keys=%b\r\n" % (b"9" * 9999, b"9" * 9999)
+        info = b"# Keyspace\r\ndb0:keys=3,expires=0\r\ndb%b:keys=1\r\ndb1:keys=%b\r\n" % (b"9" * 9999, b"9" * 9999)
         assert databases(client, info) == {0: 3}
 
 

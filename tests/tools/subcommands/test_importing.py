@@ -447,10 +447,12 @@ def test_a_password_is_in_no_message(tmp_path: Path) -> None:
         ([b"+PONG\r\n", b""], "closed the connection"),
         ([b"-LOADING Redis is loading the dataset in memory\r\n"], "LOADING Redis is loading"),
         (
-            [b"+PONG\r\n", b"$12\r\ndb0:keys=1\r\n\r\n", b"+OK\r\n", b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\ns\r\n",
+            [b"+PONG\r\n", b"$0\r\n\r\n", b"$24\r\n# Keyspace\r\ndb0:keys=1\r\n\r\n", b"+OK\r\n",
+             b"*2\r\n$1\r\n0\r\n*1\r\n$1\r\ns\r\n",
              b"+stream\r\n", b"*2\r\n$6\r\nlength\r\n$1\r\nx\r\n"],
             "XINFO of b's' has no known form",
         ),
+        ([b"+PONG\r\n", b"$0\r\n\r\n", b"$0\r\n\r\n"], "has no keyspace: if it is a Sentinel, name a server"),
     ],
 )  # fmt: skip
 def test_servers_that_are_none(tmp_path: Path, answers: list[bytes], reason: str) -> None:
@@ -540,6 +542,86 @@ def test_a_stream_that_expires_meanwhile_is_no_failure(
         client.ask("XADD", "s", "1-1", "f", "v")
         imported(url(redis), url(ours))
         assert value_of(parse(target.ask("KEYS", "*"))) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "reader", "left"),
+    [
+        (("DEL", "m"), "read_entries", {b"a", b"z"}),
+        (("XGROUP", "DESTROY", "m", "g"), "read_pending", {b"a", b"m", b"z"}),
+    ],
+    ids=["stream", "group"],
+)
+@pytest.mark.parametrize("server", ["redis_server", "riverbed"])
+def test_what_is_deleted_while_it_is_copied_does_not_end_the_import(
+    request: pytest.FixtureRequest,
+    start_riverbed: StartRiverbed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    server: str,
+    words: tuple[str, ...],
+    reader: str,
+    left: set[bytes],
+) -> None:
+    """A stream, and a group of one that is so long that it would not be copied again for having changed."""
+    source: Server = request.getfixturevalue(server)
+    read = getattr(livestream, reader)
+    with source.client() as client:
+        for key in ("a", "m", "z"):
+            client.ask("XADD", key, "1-1", "f", "v")
+            client.ask("XGROUP", "CREATE", key, "g", "0")
+
+        def meanwhile(*given: Any) -> Any:
+            if given[1] == b"m":
+                client.ask(*words)
+            return read(*given)
+
+        monkeypatch.setattr("riverbed.tools.loading.copystream._LONG", 1)
+        monkeypatch.setattr(f"riverbed.tools.loading.copystream.{reader}", meanwhile)
+        report = imported(url(source), tmp_path / "new")
+    assert (report["changing"], report["moved"]) == ([], [])
+    assert {key for _, key in shown_by(start_riverbed(tmp_path / "new"))} == left
+
+
+def test_a_stream_whose_groups_are_deleted_each_time_is_named(
+    redis_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_pending = livestream.read_pending
+    with redis_server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.pipeline([("XGROUP", "CREATE", "s", f"g{number}", "0") for number in range(5)])
+        client.ask("XADD", "t", "1-1", "f", "v")
+
+        def before(*given: Any) -> Any:
+            client.ask("XGROUP", "DESTROY", "s", given[2])
+            return read_pending(*given)
+
+        monkeypatch.setattr("riverbed.tools.loading.copystream.read_pending", before)
+        report = imported(url(redis_server), tmp_path / "new", status=1)
+    assert (report["streams"], report["changing"]) == (1, ["s"])
+
+
+def test_policies_come_to_a_server_that_does_not_tell_what_it_is(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
+    source, target = start_riverbed(), start_riverbed()
+    with source.client() as client, target.client() as told:
+        client.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
+        client.ask("XGROUP", "POLICY", "s", "g", "MAXDELIVERIES", 5, "DEADLETTER", "dead")
+        told.ask("ACL", "SETUSER", "writer", "on", ">secret", "~*", "+@all", "-info")
+        into = f"redis://writer:secret@127.0.0.1:{target.port}"
+        assert imported(url(source), into)["streams"] == 1
+        assert told.ask("XGROUP", "POLICY", "s", "g") == client.ask("XGROUP", "POLICY", "s", "g")
+        told.ask("DEL", "s")
+        told.ask("ACL", "SETUSER", "writer", "-command")
+        assert f"{target.port}: NOPERM" in refused(url(source), into)
+        assert told.ask("KEYS", "*") == b"*0\r\n"
+        assert run(url(source), tmp_path / "new").exit_code == 0
+
+
+def test_one_node_of_a_cluster_is_not_all_of_it(start_redis: StartRedis, tmp_path: Path) -> None:
+    node = start_redis(options={"cluster-enabled": "yes"})
+    assert imported(url(node), tmp_path / "new", status=1)["one_of_cluster"] is True
+    told = run(url(node), tmp_path / "other").stdout
+    assert f"left: what other nodes have: 127.0.0.1:{node.port} is one of a cluster" in told
 
 
 def test_a_copy_that_vanishes_is_a_failure(

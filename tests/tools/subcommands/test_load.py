@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 
 from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure, ProgressBar
-from riverbed.tools.loading.sinks import DirectorySink
+from riverbed.tools.live.redisclient import ReplyError
+from riverbed.tools.loading.sinks import DirectorySink, ServerSink
 from riverbed.tools.subcommands import load as load_module
 from tests.conftest import broken_invariants
 from tests.support.raw import RawClient
@@ -233,6 +234,50 @@ def test_a_load_that_cannot_go_on_says_how_much_is_loaded(tmp_path: Path, monkey
     monkeypatch.setattr(DirectorySink, "add", fail)
     told = refused(tmp_path / "data", "s", given=LINES)
     assert told == "riverbed: the disk is nearly full; at least 300 entries before that are loaded"
+
+
+class PartlyRefusing:
+    """A server that has no room for the third and fourth of the entries that it is sent together."""
+
+    address = "full:6379"
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def call(self, *words: object) -> int:
+        assert words[0] == b"EXISTS"
+        return 0
+
+    def send(self, commands: list[list[bytes]]) -> None:
+        self.ids = [words[2] for words in commands]
+
+    def receive(self) -> bytes:
+        self.sent += 1
+        if self.sent in (3, 4):
+            raise ReplyError("OOM command not allowed")
+        return self.ids[self.sent - 1]
+
+
+def test_entries_behind_a_refused_one_are_not_counted_among_those_before_it() -> None:
+    """With --skip the load is to go on at the first that was refused."""
+    full: Any = PartlyRefusing()
+    sink = ServerSink(full)
+    for number in range(1, 11):
+        sink.add(b"s", b"%d-1" % number, [b"f", b"v"], number)
+    with pytest.raises(Failure) as failure:
+        sink.finish()
+    assert str(failure.value) == (
+        "line 3: full:6379 refuses it: OOM command not allowed; 2 entries of those up to line 10 are not loaded, "
+        "nor any line behind it, but 6 entries between these"
+    )
+    assert sink.loaded == 2
+
+
+def test_a_server_that_tells_nothing_of_itself_is_loaded_into(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed()
+    with server.client() as client:
+        client.ask("ACL", "SETUSER", "writer", "on", ">secret", "~*", "+@all", "-info", "-command")
+    assert load(f"redis://writer:secret@localhost:{server.port}", "s", given=LINES)["entries"] == 1000
 
 
 def test_without_any_input_a_file_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,12 +167,13 @@ def test_what_a_redis_ignores_is_counted(tmp_path: Path) -> None:
         ("RESTORE", "r", "0", "payload"),
         ("PING",),
         ("evil[red]\x1b[31m", "k[/]\x07"),
+        ("XGROUP", "CREATE", "no\x1b[2J", "g", "0"),
     ]
     (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
     report = replay(tmp_path, tmp_path / "new", status=1)
     assert report["entries"] == 1
     assert report["skipped"]["databases"] == {"20": 1}
-    assert sum(report["skipped"]["refused"].values()) == 2
+    assert sum(report["skipped"]["refused"].values()) == 3
     assert report["skipped"]["commands"] == {"RESTORE": 1, "EVIL[RED]?[31M": 1}
     result = run("replay", tmp_path, tmp_path / "other")
     assert result.exit_code == 1
@@ -180,6 +181,15 @@ def test_what_a_redis_ignores_is_counted(tmp_path: Path) -> None:
     assert "EVIL[RED]?[31M" in result.stdout
     assert "\x1b" not in result.stdout
     assert "RESTORE may have held streams" in result.stdout
+
+
+@pytest.mark.parametrize("database", ["16", "9" * 5000, "x"])
+def test_a_copy_into_a_database_that_is_not_here_deletes_nothing(tmp_path: Path, database: str) -> None:
+    commands = [("SELECT", "0"), xadd(1, "t"), ("SET", "text", "1"), ("COPY", "text", "t", "DB", database, "REPLACE")]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, commands)))
+    report = replay(tmp_path, tmp_path / "new", status=1)
+    assert report["skipped"]["commands"] == {"SET": 1, "COPY": 1}
+    assert sorted(key for _, key in opened(tmp_path / "new", 0)) == [b"t"]
 
 
 def test_streams_that_a_newer_redis_overwrites_are_gone(tmp_path: Path) -> None:

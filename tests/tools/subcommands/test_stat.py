@@ -268,6 +268,8 @@ def test_what_cannot_be_looked_at_is_said_with_status_2(tmp_path: Path, start_ri
         (tmp_path / "half", "has a log and no tables"),
         ("localhost:1", "localhost:1 cannot be reached"),
         ("localhost:99999", "the port is not a number"),
+        ("a..b:6379", "a..b:6379 cannot be reached: 'a..b' is not the name of a host"),
+        (f"redis://{'h' * 64}", "is not the name of a host"),
         ("redis://", "no host is named"),
         (f"localhost:{port}", "does not let us in"),
     ):
@@ -275,6 +277,25 @@ def test_what_cannot_be_looked_at_is_said_with_status_2(tmp_path: Path, start_ri
         assert (result.exit_code, result.stdout) == (2, ""), target
         assert words in " ".join(result.stderr.split())
     server.kill()
+
+
+@pytest.mark.parametrize("right", ["-xinfo", "-xinfo|groups", "-xpending", "resetkeys ~other"])
+def test_what_a_user_may_not_see_is_not_told_as_gone(riverbed: RiverbedServer, right: str) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("ACL", "SETUSER", "watcher", "on", ">secret", "~*", "+@all", *right.split())
+    result = run(f"redis://watcher:secret@localhost:{riverbed.port}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "refuses: NOPERM" in result.stderr
+
+
+def test_sizes_that_a_user_may_not_see_are_left_out(riverbed: RiverbedServer) -> None:
+    fill(riverbed)
+    with riverbed.client() as client:
+        client.ask("ACL", "SETUSER", "watcher", "on", ">secret", "~*", "+@all", "-memory", "-riverbed")
+    found = told(f"redis://watcher:secret@localhost:{riverbed.port}")
+    assert found
+    assert {each["bytes"] for each in found} == {None}
 
 
 def test_a_password_lets_us_in(start_riverbed: StartRiverbed) -> None:

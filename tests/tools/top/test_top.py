@@ -239,6 +239,15 @@ def test_nothing_that_a_server_tells_moves_the_cursor() -> None:
     assert "gone\\x1b[2J" in "".join(drawn(sample(), trouble="gone\x1b[2J"))
 
 
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "1e999"])
+def test_numbers_that_are_none_are_dashes(number: str) -> None:
+    names = ("uptime_in_seconds", "total_commands_processed", "used_memory", "riverbed_last_fsync_ms")
+    before, now = (sample(moment_s=moment_s, **dict.fromkeys(names, number)) for moment_s in (0.0, 1.0))
+    assert rates(before, now).commands is None
+    assert any(re.search(r"memory +- ", line) for line in drawn(now))
+    assert sample(cmdstat_xadd=f"calls={number}").part("cmdstat_xadd", "calls") is None
+
+
 def test_what_a_server_does_not_tell_is_a_dash() -> None:
     found = Sample(0.0, 0, {"redis_version": "7.0.15"}, (), 0)
     lines = drawn(found)
