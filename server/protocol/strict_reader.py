@@ -28,7 +28,8 @@ _STAR, _DOLLAR = b"*$"
 
 # Lines without words, and arrays of none: a flood of them is passed over as fast as it comes.  A group that is repeated
 # with `++` would take a byte of what follows with CPython before 3.11.5, which Debian 12 has.
-_NOTHING = re.compile(rb"(?:[ \t]*+\r?\n|\*(?:0|-[1-9][0-9]{0,17})\r\n)+")
+_EMPTY_ARRAYS: Final = b"*0\r\n" * 64  # compared at once, they take a tenth of the time
+_NOTHING = re.compile(rb"(?:[ \t\r\n]*\n|\*(?:0|-[1-9][0-9]{0,17})\r\n)+")
 _LENGTH = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 # Announcements of short words, which nearly all are.
 _SMALL_HEADS: Final = {b"$%d" % size: size for size in range(256)}
@@ -285,6 +286,8 @@ class _NotYetAllowed(Exception):
 
 def _behind_nothing(source: bytes | bytearray, position: int) -> int:
     """Where the requests without words that stand at `position` end."""
+    while source.startswith(_EMPTY_ARRAYS, position):
+        position += len(_EMPTY_ARRAYS)
     nothing = _NOTHING.match(source, position)
     return position if nothing is None else nothing.end()
 
