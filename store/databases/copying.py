@@ -250,10 +250,11 @@ class CopyInTheMaking:
             assert group.group_no == group_no, "the name of a group leads to another one"
             rows = 0
             for place, run in group.pel.by_time(after):
-                replace_runs(self._txn.cursor, new_no, [], [run])
                 after = place
-                self._txn.copied_bytes += _RUN_BYTES + len(run.packed)
                 rows += _RUN_ROWS
+                if run is not None:
+                    replace_runs(self._txn.cursor, new_no, [], [run])
+                    self._txn.copied_bytes += _RUN_BYTES + len(run.packed)
                 if rows >= SLICE_ROWS:
                     break
             else:

@@ -131,8 +131,8 @@ class Acks(PendingReads):
         """
         if not counts:
             return
-        first_no = self._next_release_no
-        self._next_release_no += len(counts)
+        first_no = self.next_release_no
+        self.next_release_no += len(counts)
         # if an entry occurs twice, its last release counts
         numbered = enumerate(counts, first_no)
         wanted = {pack_id(entry_id): (UNOWNED, no, count) for no, (entry_id, count) in numbered}

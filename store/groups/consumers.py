@@ -71,7 +71,7 @@ class Members:
         self._is_dirty = False
         self.sweep_place: tuple[int, int] | None = None  # how far a sweep of very many consumers has come
         self._recent_deliveries = recent_deliveries
-        self._next_release_no = 1
+        self.next_release_no = 1  # rises with each entry that loses its owner
         self.summary: bytes | None = None  # the answer of XPENDING without a range, until something changes
         self._dirty_consumers: set[Consumer] = set()
         self._unlogged: Consumer | None = None  # has changed; the logged lines may not contain all of it
@@ -90,7 +90,7 @@ class Members:
             self.released_count,
             self.consumers.count,
             self.consumers.next_no,
-            self._next_release_no,
+            self.next_release_no,
             None if self.policy is NO_POLICY else self.policy,
             self.look_ms,
         )
@@ -101,7 +101,7 @@ class Members:
         group = cls(stream, group_no, row.name, row.last_id, row.entries_read, recent_deliveries, *counts)
         group.pel_count = row.pel_count
         group.released_count = row.released_count
-        group._next_release_no = row.next_release_no
+        group.next_release_no = row.next_release_no
         group.policy = row.policy or NO_POLICY
         group.look_ms = row.look_ms
         return group

@@ -200,13 +200,15 @@ def _wait(
             # new entries came between slices, and have woken no client
             return (yield from _read(options, group_name, 0, request))
         topics.append((group_name, read.min_idle_ms))
-        if options.claim_min_idle_ms is not None:
-            claim_ms = group.next_claim_ms(options.claim_min_idle_ms, request.now_ms)
+        if read.claim_ms is not None:
+            # what was released between slices has woken no client either
+            claim_ms = read.claim_ms if read.release_no == group.next_release_no else request.now_ms + 1
             retry_ms = claim_ms if retry_ms is None else min(retry_ms, claim_ms)
         if is_many and number % _SLICE_KEYS == 0:
             yield _delivered(0)
     deadline_ms = request.now_ms + options.block_ms if options.block_ms else None
-    has_news = partial(_has_news, request.db, options.keys, group_name) if is_many else None
+    release_nos = [None if read.claim_ms is None else read.release_no for read in reads] if is_many else []
+    has_news = partial(_has_news, request.db, options.keys, group_name, release_nos) if is_many else None
     return Block(
         tuple(options.keys),
         deadline_ms,
@@ -219,12 +221,19 @@ def _wait(
     )
 
 
-def _has_news(db: Database, keys: list[bytes], group_name: bytes, start: int, end: int) -> bool:
-    """Whether one of these streams has an entry for the group, or one of them or its group is gone."""
-    for key in keys[start:end]:
+def _has_news(
+    db: Database, keys: list[bytes], group_name: bytes, release_nos: list[int | None], start: int, end: int
+) -> bool:
+    """Whether one of these streams has an entry for the group, or one of them or its group is gone.
+
+    `release_nos` are those up to which a CLAIM of each stream has looked, None for a read without it.
+    """
+    for key, release_no in zip(keys[start:end], release_nos[start:end], strict=True):
         stream = db.stream(key, 0)
         group = None if stream is None else db.groups(stream).get(group_name)
         if stream is None or group is None or stream.last_live_id > group.last_id:
+            return True
+        if release_no is not None and release_no != group.next_release_no:
             return True
     return False
 

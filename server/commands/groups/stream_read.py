@@ -75,6 +75,8 @@ class StreamRead:
         self._is_cut_off = False  # the limits have left entries out
         self._has_moved_enough = False  # of entries over the delivery limit
         self.count = 0  # entries given
+        self.claim_ms: int | None = None  # when the next CLAIM may find something, if this one has found nothing
+        self.release_no = 0  # the next number of a release after the CLAIM
         self.spent = 0.0  # by the last step; 1 is a slice's worth
         self._parts: list[Part] = []
 
@@ -272,6 +274,7 @@ class StreamRead:
         if letters is not None:
             self.spent += len(letters.found) / _SLICE_HISTORY
             letters.move()
+        self.claim_ms, self.release_no = group.next_claim_ms(min_idle_ms, now_ms), group.next_release_no
         if not overdue:
             return Step.GOES_ON
         packed_ids = [pack_id(entry.entry_id) for entry, _ in overdue]

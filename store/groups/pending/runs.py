@@ -368,7 +368,7 @@ class PendingRuns:
     def oldest(self, until_ms: int, most: int) -> list[Run] | None:
         """The runs without an owner and the runs delivered by `until_ms`; None when `most` runs were not enough."""
         found: list[Run] = []
-        for looked_at, (_, run) in enumerate(self._places(b"")):
+        for looked_at, (_, run) in enumerate(self.by_time(b"")):
             if looked_at == most:
                 return None
             if run is not None:
@@ -377,17 +377,12 @@ class PendingRuns:
                 found.append(run)
         return found
 
-    def by_time(self, after: bytes) -> Iterator[tuple[bytes, Run]]:
+    def by_time(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
         """(place, run) of released entries in order of release, then of owned entries, the longest idle first.
 
-        The iteration continues behind the place `after`; empty is the beginning.
+        None stands for each dead run, which takes as long to pass over.  The iteration continues behind the place
+        `after`; empty is the beginning.
         """
-        for place, run in self._places(after):
-            if run is not None:
-                yield place, run
-
-    def _places(self, after: bytes) -> Iterator[tuple[bytes, Run | None]]:
-        """As `by_time`, with None for each dead run."""
         low = after + b"\0" if after else self._prefix
         before, chunk = ordered_rows(self._rows("pel_by_time"), low, _CHUNK)
         if not after and before is not None:

@@ -425,6 +425,27 @@ def test_a_claim_goes_on_behind_ten_thousand_deleted_entries_and_does_not_turn_f
 
 
 @pytest.mark.slow
+def test_a_claim_behind_one_released_and_ten_thousand_deleted_entries_does_not_turn_for_ever(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting = ticks.connect(), ticks.connect()
+        await deliver_and_trim(ticks, client, 10_100, left=0)
+        assert await ticks.ask(client, "XNACK s g FAIL IDS 1 7-0") == [b":1\r\n"]
+        ticks.clock.now_ms += 60_000
+        TRIED.clear()
+        waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 60000 STREAMS s >")
+        for _ in range(20):
+            await ticks.settle()
+            ticks.clock.now_ms += 2
+            ticks.executor.blocking.deadline_passed()
+        assert waiting.replies() == []
+        assert 2 <= tries() <= 5
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.slow
 def test_a_claim_that_goes_on_far_behind_finds_what_was_released_meanwhile(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)

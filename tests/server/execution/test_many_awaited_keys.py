@@ -84,6 +84,62 @@ def test_an_entry_that_comes_at_any_moment_is_read(tmp_path: Path, line: str, tu
     in_loop(body())
 
 
+@pytest.mark.parametrize("slice_keys", [4, KEYS])
+@pytest.mark.parametrize("turns", [*range(1, 60, 5), 200])
+@pytest.mark.parametrize("key", ["k0", "k30", f"k{KEYS - 1}"])
+def test_an_entry_that_is_released_at_any_moment_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_keys: int, turns: int, key: str
+) -> None:
+    async def body() -> None:
+        ticks, reader, writer = await prepared(tmp_path)
+        await ticks.ask(writer, f"XADD {key} 5-1 f v", f"XREADGROUP GROUP g Carol STREAMS {key} >")
+        reader.send(XREADGROUP.replace("BLOCK 0", "BLOCK 0 CLAIM 3600000"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert await ticks.ask(writer, f"XNACK {key} g FAIL IDS 1 5-1") == [b":1\r\n"]
+        found: list[bytes] = []
+        for _ in range(3 * KEYS):
+            ticks.clock.now_ms += 1
+            ticks.executor.blocking.deadline_passed()
+            await ticks.settle()
+            found += reader.replies()
+        (reply,) = found
+        assert b"$3\r\n5-1\r\n" in reply
+        await left(ticks)
+        reader.leave()
+        writer.leave()
+        ticks.close()
+
+    monkeypatch.setattr(group_reads, "_SLICE_KEYS", slice_keys)
+    in_loop(body())
+
+
+@pytest.mark.parametrize("turns", range(1, 40, 3))
+def test_a_claim_is_due_at_its_time_though_groups_leave_the_memory_meanwhile(tmp_path: Path, turns: int) -> None:
+    async def body() -> None:
+        ticks, reader, writer = await prepared(tmp_path)
+        await ticks.ask(writer, "XADD k0 5-1 f v", "XREADGROUP GROUP g Carol STREAMS k0 >")
+        ticks.clock.now_ms += 59_000
+        reader.send(XREADGROUP.replace("BLOCK 0", "BLOCK 0 CLAIM 60000"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ticks.engine.commit(ticks.clock.now_ms)
+        ticks.engine.checkpoint()
+        for database in ticks.engine.txn.databases:
+            database.let_go_of_groups()
+        for _ in range(KEYS):
+            await ticks.settle()
+        assert reader.replies() == []
+        ticks.clock.now_ms += 1002
+        ticks.executor.blocking.deadline_passed()
+        for _ in range(KEYS):
+            await ticks.settle()
+        assert b"$3\r\n5-1\r\n" in reader.replies()[0]
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("line", [XREAD, XREADGROUP], ids=["XREAD", "XREADGROUP"])
 @pytest.mark.parametrize("turns", [2, 20, 40, 400])
 @pytest.mark.parametrize("end", ["leaves", "unblocked", "time is up"])

@@ -262,7 +262,7 @@ def claim_order(db: Database, key: bytes = b"s", name: bytes = b"g") -> list[Str
     group = None if stream is None else db.groups(stream).get(name)
     if group is None:
         return []
-    return [row.entry_id for _, run in group.pel.by_time(b"") for row in run.rows()]
+    return [row.entry_id for _, run in group.pel.by_time(b"") if run is not None for row in run.rows()]
 
 
 def dump_records(stream: Stream) -> list[tuple[bytes, bytes, StreamID]]:

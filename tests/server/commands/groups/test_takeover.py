@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from riverbed.server.protocol.replies import NULL_ARRAY
+from tests.support.in_process import Product
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
 from tests.support.voices import LibraryVoice, RawVoice, Summary, Voice
@@ -312,3 +314,40 @@ def test_a_deleted_entry_is_reported_however_fresh_it_is(voice: Voice) -> None:
     voice.delete(added[1])
     assert voice.autoclaim("Bob", HOUR_MS) == ("0-0", [], [added[1]])
     assert list(owners(voice)) == added[:1]
+
+
+def claim(product: Product, count: int = 10) -> list[str]:
+    """The IDs that a CLAIM of Bob's is given."""
+    reply = product.run("XREADGROUP", "GROUP", "g", "Bob", "COUNT", count, "CLAIM", 1000, "STREAMS", "s", ">")
+    return [] if reply is NULL_ARRAY else [entry[0].decode() for _, entries in reply for entry in entries]
+
+
+@pytest.mark.parametrize("first_lives", [True, False])
+def test_a_claim_passes_over_so_many_deleted_entries_and_no_more(product: Product, first_lives: bool) -> None:
+    """The next one goes on there, or with those that were behind what it took."""
+    count = 9000
+    for number in range(1, count + 1):
+        product.run("XADD", "s", f"{number}-0", "f", "v")
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XDEL", "s", *(f"{number}-0" for number in range(1 + first_lives, count)))
+    product.clock.now_ms += 2000
+    seen = [claim(product) for _ in range(4)]
+    assert sum(seen, []) == [*(["1-0"] if first_lives else []), f"{count}-0"]
+    assert seen[0] == (["1-0"] if first_lives else [])
+    assert seen[1] == []
+
+
+def test_a_claim_passes_over_so_many_entries_of_a_deleted_consumer_and_no_more(product: Product) -> None:
+    """Before they are purged: each was delivered at a time of its own, and is a row."""
+    count = 1500
+    for number in range(1, count + 1):
+        product.run("XADD", "s", f"{number}-0", "f", "v")
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    for number in range(1, count + 1):
+        product.clock.now_ms += 1
+        product.run("XREADGROUP", "GROUP", "g", "Alice" if number < count else "Carol", "COUNT", 1, "STREAMS", "s", ">")
+    product.checkpoint()
+    assert product.run("XGROUP", "DELCONSUMER", "s", "g", "Alice") == count - 1
+    product.clock.now_ms += 2000
+    assert [claim(product) for _ in range(2)] == [[], [f"{count}-0"]]
