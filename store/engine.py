@@ -354,8 +354,10 @@ class Engine:
 
     def _tables_failed(self, error: DamagedRowError | lmdb.Error) -> DamagedRowError | lmdb.Error:
         """Have the state as it was before LMDB could not write; -> the error to raise.  Raises StateLostError."""
-        if isinstance(error, DamagedRowError):  # it is as it was
+        if isinstance(error, DamagedRowError):
             self.checkpoints.blocked()
+            if not self.txn.is_unchanged_since(self.txn.mark()):
+                self.state.restore(self.txn.changes)
             return error
         told = self.checkpoints.refused(error)
         self.state.restore(self.txn.changes)

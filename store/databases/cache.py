@@ -208,8 +208,8 @@ class StreamCache(Namespace):
                 return False  # its entry is refused by itself, and nothing has to be undone for that
         if stream is None or stream.expire_ms:
             return False
+        self._lent.lend(stream, size, trims)  # raises DamagedRowError
         del self.cached[key]
-        self._lent.lend(stream, size, trims)
         return True
 
     def _lend_row(self, key: bytes) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.databases.turns import Turns
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.streams.runs import lend, lend_row, put_all_rows, put_rows, take_back
 from riverbed.store.wire import append, keys_in_order, load, unknown_keys
 
@@ -187,6 +188,8 @@ class LentStreams:
 
         None when it is not lent, or was lent by its row, and this is in its table again.  The object of a stream that
         was lent so, and has opened nodes since, is made by `read` of the row that is still in the table.
+
+        Raises DamagedRowError, where that is damaged or what entries have trimmed: the transaction is to be undone.
         """
         tail = self._tails.pop(key, None)
         if tail is None:
@@ -194,14 +197,18 @@ class LentStreams:
         self._size -= tail.size
         self._trimming.discard(key)
         stream = self._streams.pop(key, None)
-        if stream is None:
-            changed = tail.stream_row()
-            if changed is not None:
-                put_rows(self._txn, tail)
-                self._txn.lmdb.put(*changed, db=self._txn.handles["keys"])
-                return None
-            stream = read(key)
-        take_back(stream, tail)
+        try:
+            if stream is None:
+                changed = tail.stream_row()
+                if changed is not None:
+                    put_rows(self._txn, tail)
+                    self._txn.lmdb.put(*changed, db=self._txn.handles["keys"])
+                    return None
+                stream = read(key)
+            take_back(stream, tail)
+        except DamagedRowError:
+            self._txn.change_begins()  # what the log has of the stream is in no cache any more
+            raise
         return stream
 
     def forget(self) -> None:

@@ -1,0 +1,99 @@
+"""A damaged node that appends with a trim have to pass over: nothing that clients were told of is lost beside it.
+
+Appends go to streams that are lent to native code, which looks at no node behind the first.  What they trim is removed
+when the stream is taken back, long after they were answered.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from riverbed.store.errors import DamagedRowError
+from riverbed.store.layout import STATE_DIRECTORY
+from tests.support.ticks import Client, Ticks, in_loop
+
+DAMAGED = b'-ERR a node of key "s" in database 0 is damaged'
+ENTRIES = 200
+
+
+async def filled(directory: Path) -> tuple[Ticks, Client]:
+    """A stream of twenty nodes in the tables, and nothing that mends them."""
+    ticks = Ticks(directory, stream_node_max_entries=10)
+    client = ticks.connect()
+    await ticks.ask(client, *(f"XADD s {number}-1 f v" for number in range(1, ENTRIES + 1)))
+    ticks.engine.checkpoint()
+    ticks.keep_transaction()
+    return ticks, client
+
+
+def damage(ticks: Ticks, number: int) -> None:
+    """Flip a bit of the node of this number."""
+    cursor = ticks.engine.txn.cursor("nodes")
+    cursor.first()
+    for _ in range(number):
+        cursor.next()
+    key, row = cursor.item()
+    cursor.put(key, bytes([row[0] ^ 1]) + row[1:])
+
+
+def end(ticks: Ticks, directory: Path) -> Ticks:
+    """End as a kill does, and start with the log alone."""
+    ticks.close(save=False)
+    shutil.rmtree(directory / STATE_DIRECTORY)
+    return Ticks(directory, files=ticks.files, stream_node_max_entries=10)
+
+
+@pytest.mark.parametrize("meets", ["command", "checkpoint"])
+def test_trims_that_were_answered_are_not_lost_by_what_meets_the_damage(tmp_path: Path, meets: str) -> None:
+    async def body() -> None:
+        ticks, client = await filled(tmp_path)
+        damage(ticks, 1)
+        await ticks.ask(client, "XADD other * f v")
+        ticks.engine.checkpoint()
+        added = [f"{number}-1" for number in range(ENTRIES + 1, ENTRIES + 6)]
+        assert await ticks.ask(client, *(f"XADD s MAXLEN {ENTRIES} {entry_id} f v" for entry_id in added)) == [
+            b"$5\r\n%b\r\n" % entry_id.encode() for entry_id in added
+        ]
+        for _ in range(2):
+            if meets == "command":
+                [reply] = await ticks.ask(client, "XLEN s")
+                assert reply.startswith(DAMAGED)
+            else:
+                with pytest.raises(DamagedRowError):
+                    ticks.engine.checkpoint()
+        [again] = await ticks.ask(client, f"XADD s {added[0]} f again")
+        assert again.startswith(b"-ERR ")
+        assert not ticks.executor.gave_up
+        ticks = end(ticks, tmp_path)
+        assert await ticks.ask(ticks.connect(), "XLEN s", "XREVRANGE s + - COUNT 1") == [
+            b":%d\r\n" % ENTRIES,
+            b"*1\r\n*2\r\n$5\r\n%b\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n" % added[-1].encode(),
+        ]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_stream_that_cannot_be_lent_stays_as_it_is(tmp_path: Path) -> None:
+    """Its first node is looked at when it is lent to appends that trim."""
+
+    async def body() -> None:
+        ticks, client = await filled(tmp_path)
+        added = [f"{ENTRIES + 1}-1", f"{ENTRIES + 2}-1"]
+        await ticks.ask(client, *(f"XADD s {entry_id} f v" for entry_id in added))
+        assert await ticks.ask(client, "XLEN s") == [b":%d\r\n" % (ENTRIES + 2)]
+        damage(ticks, 0)
+        appends = [f"XADD s MAXLEN 1000 {ENTRIES + number}-1 f v" for number in (3, 4)]
+        *_, reply = await ticks.ask(client, "MULTI", *appends, "EXEC")
+        assert reply.startswith(DAMAGED)
+        assert await ticks.ask(client, "XLEN s") == [b":%d\r\n" % (ENTRIES + 2)]
+        [again] = await ticks.ask(client, f"XADD s {added[0]} f again")
+        assert again.startswith(b"-ERR The ID specified in XADD is equal or smaller")
+        ticks = end(ticks, tmp_path)
+        assert await ticks.ask(ticks.connect(), "XLEN s") == [b":%d\r\n" % (ENTRIES + 2)]
+        ticks.close()
+
+    in_loop(body())
