@@ -24,7 +24,7 @@ import lmdb
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.real_files import open_file, read_file, require_file
-from riverbed.store.errors import CorruptionError, NoSnapshotError, VersionError
+from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError, VersionError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STREAMS_NAME
 from riverbed.store.progress import ignore
 from riverbed.store.snapshot.manifest import MAX_MANIFEST_BYTES, FileDigest, SnapshotManifest, decode_manifest
@@ -126,6 +126,15 @@ def open_snapshot(path: Path, *, verify: bool = False) -> Snapshot:
     if verify:
         snapshot.verify()
     return snapshot
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether there is a snapshot at `path` whose files are there, in their lengths."""
+    try:
+        open_snapshot(path)
+    except (StoreError, OSError):
+        return False
+    return True
 
 
 def _explain_missing(path: Path) -> str:

@@ -59,16 +59,21 @@ class Cache:
         if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
             raise SourceError(f"{self.path} belongs to another user; choose another cacheDirectory")
 
-    def get(self, identity: str, make: Callable[[Path], None]) -> Path:
+    def get(self, identity: str, make: Callable[[Path], None], is_whole: Callable[[Path], bool] = Path.exists) -> Path:
         """The directory of `identity`.  If it is missing, `make` is called with an empty directory to fill.
 
-        It stays until this process has asked for many others.  Errors of `make` are not caught.
+        It stays until this process has asked for many others.  Errors of `make` are not caught.  One that is not whole
+        any more is made again: where temporary files are, other programs delete those that are old.
         """
         path = self._path(identity)
-        while not self.hold(path):
+        is_new = False
+        while not (self.hold(path) and (is_new or _is(is_whole, path))):
             with self._alone(path):
+                if path.exists() and not _is(is_whole, path):
+                    self._discard(path)  # those that read it have opened its files
                 if not path.exists():
                     self._make(path, make)
+                    is_new = True
         return path
 
     def find(self, identity: str) -> Path | None:
@@ -126,6 +131,7 @@ class Cache:
         working.mkdir(mode=0o700)  # what is copied may be for this user alone, and the folder may be for all
         try:
             make(working)
+            _sync(working)
             os.rename(working, path)
         finally:
             shutil.rmtree(working, ignore_errors=True)
@@ -161,13 +167,34 @@ class Cache:
             if fd is None:
                 return False
             try:
-                doomed = self._temporary()
-                os.rename(entry, doomed)  # one step, so that no reader finds a part of it
-                shutil.rmtree(doomed, ignore_errors=True)
+                self._discard(entry)
                 return True
             finally:
                 os.close(fd)
         return False
+
+    def _discard(self, entry: Path) -> None:
+        doomed = self._temporary()
+        os.rename(entry, doomed)  # one step, so that no reader finds a part of it
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _is(whole: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return whole(path)
+    except OSError:
+        return False
+
+
+def _sync(directory: Path) -> None:
+    """Have the files of an entry on the disk before it has its name: a power cut would leave short ones."""
+    for file in directory.rglob("*"):
+        if file.is_file():
+            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
 
 def _digest(entry: Path) -> str:

@@ -29,16 +29,23 @@ import lmdb
 from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError
 from riverbed.store.format.meta import META_NUMBERING, META_REPLICATION
 from riverbed.store.layout import COLUMNS_DIRECTORY, DATA_NAME, MANIFEST_NAME, STATE_DIRECTORY, STREAMS_NAME
-from riverbed.store.snapshot.manifest import decode_manifest
-from riverbed.store.snapshot.reader import TEMPORARY_PREFIX, Snapshot, list_snapshots, open_snapshot, verify_file
+from riverbed.store.snapshot.manifest import SnapshotManifest
+from riverbed.store.snapshot.reader import (
+    TEMPORARY_PREFIX,
+    Snapshot,
+    is_snapshot,
+    list_snapshots,
+    open_snapshot,
+    verify_file,
+)
 from riverbed.store.snapshot.totals import open_compared
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.spark.errors import DataLossError, SourceError
 from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify, is_uri, local_path
+from riverbed.tools.spark.reading.remote import copy, filesystem_of, read_manifest, snapshot_folders
 
-_COPY_BYTES: Final = 1 << 20
 _NOT_QUOTED: Final = "/=+:@,;!$&'()*~"
 _LIVE_MAP_BYTES: Final = 1 << 40
 _SNAPSHOT: Final = "snapshot"
@@ -170,7 +177,7 @@ def _snapshot_live(directory: Path, options: ReadOptions) -> tuple[Place, Snapsh
         def take(working: Path) -> None:
             take_snapshot(directory, working / _SNAPSHOT, program=f"riverbed {VERSION}")
 
-        path = cache.get(identity, take) / _SNAPSHOT
+        path = cache.get(identity, take, lambda there: is_snapshot(there / _SNAPSHOT)) / _SNAPSHOT
     except (StoreError, OSError, lmdb.Error) as error:
         raise SourceError(f"cannot read the store in {directory}: {error}") from error
     snapshot = _open(path)
@@ -228,17 +235,15 @@ def _local(path: str) -> Path:
 
 
 def _resolve_remote(uri: str, options: ReadOptions) -> Iterator[tuple[Place, Snapshot]]:
-    filesystem, root = _filesystem(uri)
+    filesystem, root = filesystem_of(uri)
     base, mark, query = uri.partition("?")
     try:
-        folders = [root] if _exists(filesystem, f"{root}/{MANIFEST_NAME}") else _folders(filesystem, root)
-        for folder in folders:
+        for folder in snapshot_folders(filesystem, root):
             name = folder.rsplit("/", 1)[-1]
             inside = "" if folder == root else f"/{quote(name, safe=_NOT_QUOTED)}"
             own = f"{_spelled_alike(base)}{inside}{mark}{query}"
-            manifest = filesystem.open_input_file(f"{folder}/{MANIFEST_NAME}").read()
-            local = _fetch_head(filesystem, folder, uri, manifest, options)
-            snapshot = Snapshot(local, decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}"))
+            _, manifest = read_manifest(filesystem, folder)
+            snapshot = Snapshot(_fetch_head(filesystem, folder, uri, manifest, options), manifest)
             yield _place(snapshot, folder, own, name), snapshot
     except (StoreError, OSError) as error:
         raise SourceError(f"cannot read {uri}: {error}") from error
@@ -250,51 +255,19 @@ def _spelled_alike(uri: str) -> str:
     return urlunsplit(parts._replace(path=quote(unquote_to_bytes(parts.path).rstrip(b"/"), safe=_NOT_QUOTED)))
 
 
-def _filesystem(uri: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
-    try:
-        filesystem, root = fs.FileSystem.from_uri(uri)
-    except (OSError, ValueError) as error:  # pyarrow's errors are both
-        raise SourceError(f"cannot read {uri}: {error}") from error
-    return filesystem, root.rstrip("/")
-
-
-def _exists(filesystem: Any, path: str) -> bool:
-    from pyarrow import fs
-
-    return bool(filesystem.get_file_info(path).type == fs.FileType.File)
-
-
-def _folders(filesystem: Any, root: str) -> list[str]:
-    from pyarrow import fs
-
-    found = filesystem.get_file_info(fs.FileSelector(root, recursive=False, allow_not_found=True))
-    folders = sorted(info.path for info in found if info.type == fs.FileType.Directory)
-    if isinstance(filesystem, fs.LocalFileSystem):
-        folders = [folder for folder in folders if not os.path.islink(folder)]
-    folders = [folder for folder in folders if _exists(filesystem, f"{folder}/{MANIFEST_NAME}")]
-    if not folders:
-        raise SourceError(f"{root} is not a snapshot, and there is none in it")
-    return folders
-
-
-def _fetch_head(filesystem: Any, folder: str, uri: str, manifest: bytes, options: ReadOptions) -> Path:
+def _fetch_head(filesystem: Any, folder: str, uri: str, manifest: SnapshotManifest, options: ReadOptions) -> Path:
     """Fetch the list of streams, which is all that the driver needs beside the manifest."""
-    digest = decode_manifest(manifest, f"{folder}/{MANIFEST_NAME}").streams_file
+    digest = manifest.streams_file
 
     def fetch(working: Path) -> None:
-        _copy(filesystem, f"{folder}/{STREAMS_NAME}", working / STREAMS_NAME)
+        copy(filesystem, f"{folder}/{STREAMS_NAME}", working / STREAMS_NAME, digest.size)
         verify_file(working / STREAMS_NAME, digest)
 
+    def is_whole(there: Path) -> bool:
+        return (there / STREAMS_NAME).stat().st_size == digest.size
+
     identity = f"head {uri} {folder} {digest.size} {digest.checksum}"
-    return Cache(options.cache_directory, options.cache_bytes).get(identity, fetch)
-
-
-def _copy(filesystem: Any, source: str, target: Path) -> None:
-    with filesystem.open_input_stream(source) as reader, target.open("xb") as writer:
-        while data := reader.read(_COPY_BYTES):
-            writer.write(data)
+    return Cache(options.cache_directory, options.cache_bytes).get(identity, fetch, is_whole)
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------
@@ -394,19 +367,20 @@ def _open_live(directory: Path) -> Tables:
 def _fetch(place: Place, options: ReadOptions) -> Path:
     """A remote snapshot on this machine's disk, fetched once for all tasks that read it."""
     assert place.uri is not None
-    filesystem, _ = _filesystem(place.uri)
+    filesystem, _ = filesystem_of(place.uri)
 
     def fetch(working: Path) -> None:
-        for name in (STREAMS_NAME, DATA_NAME, MANIFEST_NAME):
-            _copy(filesystem, f"{place.path}/{name}", working / name)
-        snapshot = open_snapshot(working, verify=True)
-        if snapshot.manifest.data_file.checksum != place.checksum:
+        written, manifest = read_manifest(filesystem, place.path)
+        if manifest.data_file.checksum != place.checksum:
             raise DataLossError(f"{place.where} is another snapshot now than when the query was planned")
-        _require_sound_pages(snapshot)
+        for name, digest in ((STREAMS_NAME, manifest.streams_file), (DATA_NAME, manifest.data_file)):
+            copy(filesystem, f"{place.path}/{name}", working / name, digest.size)
+        (working / MANIFEST_NAME).write_bytes(written)
+        _require_sound_pages(open_snapshot(working, verify=True))
 
     try:
         cache = Cache(options.cache_directory, options.cache_bytes)
-        return cache.get(f"whole {place.uri} {place.path} {place.checksum} {place.offset}", fetch)
+        return cache.get(f"whole {place.uri} {place.path} {place.checksum} {place.offset}", fetch, is_snapshot)
     except FileNotFoundError as error:
         raise DataLossError(f"the snapshot was deleted while it was read: {place.where}") from error
     except (StoreError, OSError) as error:

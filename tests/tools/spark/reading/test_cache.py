@@ -54,6 +54,22 @@ def test_an_entry_is_made_once_however_many_ask_for_it(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".riverbed-")] == []
 
 
+def test_what_is_not_whole_any_more_is_made_again(tmp_path: Path) -> None:
+    """Its files, or that it has any: others delete old files where temporary ones are."""
+    cache = Cache(str(tmp_path), 1000)
+
+    def get() -> Path:
+        return cache.get("x", lambda working: _write(working / "file", 10), lambda path: (path / "file").exists())
+
+    path = get()
+    inode = (path / "file").stat().st_ino
+    assert (get() / "file").stat().st_ino == inode
+    (path / "file").unlink()
+    assert (get() / "file").stat().st_size == 10
+    let_go()
+    assert sorted(entry.name for entry in tmp_path.iterdir() if not entry.name.startswith(".lock")) == [path.name]
+
+
 def test_what_cannot_be_made_leaves_nothing_and_is_made_the_next_time(tmp_path: Path) -> None:
     cache = Cache(str(tmp_path), 1000)
 

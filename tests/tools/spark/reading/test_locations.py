@@ -72,7 +72,7 @@ def test_a_folder_of_snapshots_in_a_store_of_objects_is_read_whole(
         snapshot_of(tmp_path, f"s{number}", 50 * number)
     # A bucket: its paths mean nothing to this machine.
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    monkeypatch.setattr(locations, "_filesystem", lambda uri: (bucket, "snap shots"))
+    monkeypatch.setattr(locations, "filesystem_of", lambda uri: (bucket, "snap shots"))
 
     rows = rows_read("s3://bucket/snap%20shots?region=eu", cacheDirectory=cache)  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def test_a_snapshot_of_a_folder_in_a_store_of_objects_has_a_uri_of_its_own(
     for number in range(3):
         snapshot_of(tmp_path, f"s {number}%?", 50 * number)
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    monkeypatch.setattr(locations, "_filesystem", lambda uri: (bucket, unquote(urlsplit(uri).path).strip("/")))
+    monkeypatch.setattr(locations, "filesystem_of", lambda uri: (bucket, unquote(urlsplit(uri).path).strip("/")))
     found = find_snapshots("s3://bucket/snap%20shots/?region=eu")
 
     assert [urlsplit(each.path).query for each in found] == ["region=eu"] * 3
@@ -103,7 +103,7 @@ def test_a_snapshot_that_two_uris_name_is_read_once(
 ) -> None:
     snapshot_of(tmp_path, unquote(name))
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    monkeypatch.setattr(locations, "_filesystem", lambda uri: (bucket, unquote(urlsplit(uri).path).strip("/")))
+    monkeypatch.setattr(locations, "filesystem_of", lambda uri: (bucket, unquote(urlsplit(uri).path).strip("/")))
     uris = [f"s3://bucket/snap%20shots{slashes[0]}?region=eu", f"s3://bucket/snap%20shots/{name}{slashes[1]}?region=eu"]
     options = read_options({"paths": json.dumps(uris), "cacheDirectory": str(cache)})
 
@@ -155,7 +155,7 @@ def test_what_is_damaged_on_its_way_is_told_and_not_kept(
     path = snapshot_of(tmp_path, "one")
     monkeypatch.setattr(
         locations,
-        "_filesystem",
+        "filesystem_of",
         lambda uri: (
             fs.PyFileSystem(Damaging(lambda file, data: damage(data) if file.endswith(name) else data)),
             str(path),
@@ -165,7 +165,7 @@ def test_what_is_damaged_on_its_way_is_told_and_not_kept(
         rows_read("s3://bucket/x", cacheDirectory=cache)  # type: ignore[arg-type]
     assert "data.mdb" not in cached(cache)
 
-    monkeypatch.setattr(locations, "_filesystem", lambda uri: (fs.LocalFileSystem(), str(path)))
+    monkeypatch.setattr(locations, "filesystem_of", lambda uri: (fs.LocalFileSystem(), str(path)))
     assert len(rows_read("s3://bucket/x", cacheDirectory=cache)) == 50  # type: ignore[arg-type]
 
 
@@ -197,6 +197,48 @@ def test_what_was_evicted_is_fetched_again(tmp_path: Path, cache: Path) -> None:
             os.utime(entry, (0, 0))
         locations.Cache(str(cache), 0).evict()
         assert cached(cache) == []
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "streams.jsonl", "data.mdb"])
+@pytest.mark.parametrize("how", [Path.unlink, lambda file: os.truncate(file, 10)], ids=["deleted", "cut"])
+def test_what_others_have_deleted_of_what_was_fetched_is_fetched_again(
+    tmp_path: Path, cache: Path, name: str, how: Callable[[Path], None]
+) -> None:
+    path = snapshot_of(tmp_path, "one")
+    for _ in range(2):
+        assert len(rows_read(path, fetch="true", cacheDirectory=cache, failOnDataLoss="false")) == 50
+        let_go()
+        for file in cache.glob(f"riverbed-*/{name}"):
+            how(file)
+
+
+def test_no_folder_that_is_being_deleted_is_fetched(tmp_path: Path, cache: Path) -> None:
+    path = snapshot_of(tmp_path, "one")
+    shutil.copytree(snapshot_of(tmp_path, "two", 50), path.parent / ".temp-snapshot-abc")
+    assert numbers(rows_read(path.parent, fetch="true", cacheDirectory=cache)) == list(range(100))
+
+
+def linked(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("/dev/zero")
+
+
+def piped(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "streams.jsonl", "data.mdb"])
+@pytest.mark.parametrize("how", [linked, piped, lambda file: os.truncate(file, 6 << 30)], ids=["link", "pipe", "long"])
+def test_nothing_but_files_of_their_lengths_is_fetched(
+    tmp_path: Path, cache: Path, name: str, how: Callable[[Path], None]
+) -> None:
+    """None of it hangs, fills the disk or the memory."""
+    path = snapshot_of(tmp_path, "one")
+    how(path / name)
+    with pytest.raises(SourceError):
+        rows_read(path, fetch="true", cacheDirectory=cache)
+    assert sum(file.stat().st_size for file in cache.rglob("*")) < 1 << 20
 
 
 def test_globs_lists_and_folders_name_the_same_snapshots(tmp_path: Path, cache: Path) -> None:
