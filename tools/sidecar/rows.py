@@ -176,11 +176,12 @@ def _rows_in(
     # The numbers of IDs from 2^63 on are in their texts alone.
     if read & _IDS and any(_has_nulls(file.metadata.row_group(group)) for group in groups):
         read.add("_id")
-    for batch in file.iter_batches(batch_rows, groups, columns=sorted(read), use_threads=False):
-        rows = ColumnRows(batch)
-        rows = rows if is_whole else rows.cut_to(wanted)
-        if rows.count:
-            yield rows
+    for group in groups:  # one by one: a batch of several would have the bytes of all of them
+        for batch in file.iter_batches(batch_rows, [group], columns=sorted(read), use_threads=False):
+            rows = ColumnRows(batch)
+            rows = rows if is_whole else rows.cut_to(wanted)
+            if rows.count:
+                yield rows
 
 
 def _has_nulls(group: Any) -> bool:

@@ -48,6 +48,8 @@ from riverbed.tools.columns.projection import METADATA, REST, Projection, field_
 from riverbed.tools.columns.streams import Range, StreamHere
 
 _ROW_GROUP: Final = 64 << 10
+# A row group ends after so many bytes of rows as well: two of them are in memory at a time, one in that of a reader.
+_ROW_GROUP_BYTES: Final = 64 << 20
 _OF_IDS: Final = ("_ms", "_seq", "_id")
 _FILES: Final = OsFiles()
 # What one deleted entry has written again, and what one task of a reader takes at least.
@@ -294,6 +296,7 @@ class ParquetFile:
         self._writer = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=fields, column_encoding=deltas)
         self._beside = _Beside()
         self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
 
     def __enter__(self) -> ParquetFile:
         return self
@@ -307,12 +310,18 @@ class ParquetFile:
             self._writer.close()
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._waiting.append(rows)
-        if sum(each.num_rows for each in self._waiting) >= _ROW_GROUP:
+        self._note([*self._waiting, rows])
+        is_long = self._waiting_bytes >= _ROW_GROUP_BYTES
+        whole = self._waiting_rows if is_long else self._waiting_rows // _ROW_GROUP * _ROW_GROUP
+        if whole:
             table = pa.Table.from_batches(self._waiting)
-            whole = table.num_rows // _ROW_GROUP * _ROW_GROUP
+            self._note(table.slice(whole).to_batches())
             self._write(table.slice(0, whole))
-            self._waiting = table.slice(whole).to_batches()
+
+    def _note(self, waiting: list[pa.RecordBatch]) -> None:
+        self._waiting = waiting
+        self._waiting_rows = sum(each.num_rows for each in waiting)
+        self._waiting_bytes = sum(each.nbytes for each in waiting)
 
     def _write(self, rows: pa.Table) -> None:
         if rows.num_rows:

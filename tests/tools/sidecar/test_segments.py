@@ -13,6 +13,7 @@ import pytest
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.arrow import open_store
+from riverbed.tools.columns import fetch
 from riverbed.tools.columns.fetch import BATCH_ROWS
 from riverbed.tools.sidecar import segments
 from riverbed.tools.sidecar.sidecar import ColumnsError, StreamColumns, fill_columns, stream_columns, write_columns
@@ -143,6 +144,28 @@ def files_of_hours(store: Store, more: int) -> list[list[int]]:
         found.append([pq.read_metadata(file).num_rows for file in files])
         add(store, 251 + hour * more, 251 + (hour + 1) * more)
     return found
+
+
+def test_long_rows_are_in_short_groups_that_are_read_one_by_one(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither who writes columns nor who reads them has many long rows in memory."""
+    monkeypatch.setattr(segments, "_ROW_GROUP", 1000)
+    monkeypatch.setattr(segments, "_ROW_GROUP_BYTES", 20_000)
+    monkeypatch.setattr(fetch, "_MAX_BATCH_BYTES", 8_000)
+    add(store, 251, 301, b"long", b"x" * 3000)
+    snapshot = frozen(store, "a")
+    sizes = []
+    for path in columns_of(snapshot).files:
+        with pq.ParquetFile(path) as file:
+            sizes += [file.read_row_group(number).nbytes for number in range(file.num_row_groups)]
+    assert len(sizes) > 50 * 3000 // 30_000
+    assert max(sizes) < 30_000
+    with open_store(snapshot.path) as opened:
+        batches = list(opened.reader(KEY, columns={"long": pa.binary()}))
+    assert sum(batch.num_rows for batch in batches) == 300
+    assert max(batch.nbytes for batch in batches) < 30_000
+    require_right(snapshot, tmp_path / "alone")
 
 
 def test_few_short_files_stay_and_more_become_one_with_what_is_new(store: Store, tmp_path: Path) -> None:
