@@ -20,6 +20,7 @@ SNAPSHOT_FORMAT: Final = "riverbed-snapshot"
 SNAPSHOT_VERSION: Final = 1
 MAX_MANIFEST_BYTES: Final = 1 << 20
 _MAX_NUMBER: Final = (1 << 64) - 1
+_MAX_TIME_MS: Final = (1 << 63) - 1  # readers compute with it in 64 bits
 _GUARD = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n')
 
 
@@ -139,8 +140,8 @@ def _decode_values(values: dict[str, Any]) -> SnapshotManifest:
         program=checked_text(values["program"]),
         source=checked_text(values["source"]),
         is_automatic=values["automatic"] is True,
-        time_ms=checked_number(values["time_ms"]),
-        position=LogPosition(file_seq, checked_number(byte), _offset(values["offset"])),
+        time_ms=_bounded(values["time_ms"], _MAX_TIME_MS),
+        position=LogPosition(file_seq, checked_number(byte), _bounded(values["offset"], MAX_OFFSET)),
         replication_id=replication_id,
         store_id=store_id,
         numbering=numbering,
@@ -157,11 +158,11 @@ def _decode_digest(values: dict[str, Any]) -> FileDigest:
     return FileDigest(checked_number(values["bytes"]), int(checked_text(values["crc32c"]), 16))
 
 
-def _offset(value: Any) -> int:
-    offset = checked_number(value)
-    if offset > MAX_OFFSET:
-        raise ValueError(f"no replication offset: {value!r}")
-    return offset
+def _bounded(value: Any, most: int) -> int:
+    number = checked_number(value)
+    if number > most:
+        raise ValueError(f"beyond {most}: {number}")
+    return number
 
 
 def checked_number(value: Any) -> int:

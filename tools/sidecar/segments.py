@@ -121,6 +121,10 @@ class StreamFiles:
         segments = tuple(map(Segment.decode, values["files"]))
         if any(one.last_id >= other.first_id for one, other in pairwise(segments)):
             raise ValueError("its files do not ascend")
+        if sum(segment.entries for segment in segments) != values["entries"]:
+            raise ValueError("its files do not have its entries")
+        if any(not segment.name.startswith(f"streams/{values['stream_no']}/") for segment in segments):
+            raise ValueError("it has files of another stream")
         return cls(folder, columns, segments)
 
     def encode(self) -> dict[str, Any]:

@@ -255,7 +255,7 @@ def _former(path: Path) -> Former:
     """The files of the newest other snapshot beside this one that has columns, which are not compared with anything."""
     for other in reversed(list_snapshots(path.parent)):
         folder = other.path / COLUMNS_DIRECTORY
-        with suppress(ColumnsError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        with suppress(ColumnsError, OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
             # Those of another user could claim anything.
             if other.name != path.name and folder.lstat().st_uid == os.geteuid():
                 values = _manifest(other, folder / MANIFEST_NAME)
@@ -330,7 +330,7 @@ def _explained(folder: Path) -> Iterator[None]:
     """Raise ColumnsError for what is wrong with a manifest and with files."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError) as error:
         raise ColumnsError(f"{folder} does not decode: {error!r}") from error
     except (CorruptionError, OSError) as error:
         raise ColumnsError(f"{folder} is damaged: {error}") from error

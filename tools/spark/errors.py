@@ -10,7 +10,7 @@ from riverbed.store.errors import StoreError
 from riverbed.store.format.rows import DECODE_ERRORS
 
 # What a store or a snapshot raises that cannot be read, or has rows that no store writes.
-UNREADABLE: Final = (StoreError, lmdb.Error, OSError, *DECODE_ERRORS)
+UNREADABLE: Final = (StoreError, lmdb.Error, OSError, OverflowError, *DECODE_ERRORS)
 
 
 class SourceError(Exception):

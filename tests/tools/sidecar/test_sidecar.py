@@ -108,6 +108,22 @@ def name_a_file_outside(values: dict[str, Any]) -> None:
         stream["files"][0]["name"] = "../data.mdb"
 
 
+def name_no_file(values: dict[str, Any]) -> None:
+    for stream in values["streams"]:
+        stream["files"] = []
+
+
+def name_files_of_another_stream(values: dict[str, Any]) -> None:
+    for stream in values["streams"]:
+        for file in stream["files"]:
+            file["name"] = file["name"].replace(f"streams/{stream['stream_no']}/", "streams/77/")
+
+
+def count_without_end(values: dict[str, Any]) -> None:
+    for stream in values["streams"]:
+        stream["files"][0]["entries"] = float("inf")
+
+
 DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "a flipped bit of a file": (lambda columns, file: flip(file, 1000), "damaged"),
     "a file cut short": (lambda columns, file: file.write_bytes(file.read_bytes()[:-9]), "damaged"),
@@ -126,6 +142,18 @@ DAMAGE: dict[str, tuple[Callable[[Path, Path], object], str]] = {
     "a name outside": (
         lambda columns, file: rewritten(columns / "manifest.json", name_a_file_outside),
         "no name of a file",
+    ),
+    "none of its files": (
+        lambda columns, file: rewritten(columns / "manifest.json", name_no_file),
+        "do not have its entries",
+    ),
+    "files of another stream": (
+        lambda columns, file: rewritten(columns / "manifest.json", name_files_of_another_stream),
+        "files of another stream",
+    ),
+    "an endless count": (
+        lambda columns, file: rewritten(columns / "manifest.json", count_without_end),
+        "does not decode",
     ),
     "another snapshot": (
         lambda columns, file: rewritten(

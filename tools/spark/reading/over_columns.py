@@ -167,7 +167,8 @@ def fetch_from_columns(
     Cache(options.cache_directory, options.cache_bytes).hold(folder)  # if they are in it; the driver may have ended
     files = open_columns(snapshot, folder)
     for stream in streams:
-        if not stream.live_range.is_empty and stream.row.stream_no not in files:
-            raise ColumnsError(f"{span.place.columns} has no files of stream {stream.key_text}")
+        there = files.get(stream.row.stream_no)
+        if (0 if there is None else sum(each.entries for each in there.segments)) != stream.row.length:
+            raise ColumnsError(f"{span.place.columns} does not have the entries of stream {stream.key_text}")
     _compare(files, [(stream.row.stream_no, stream.live_range) for stream in streams], options)
     return rows_of(streams, files, names, batch_rows=options.batch_rows, skip=span.skip, take=span.take)

@@ -90,7 +90,23 @@ def _utc(us: int | None) -> datetime | None:
 @given(st.data())
 def test_a_value_is_the_same_beside_any_other_values(kind: str, data: st.DataObject) -> None:
     texts = st.sampled_from(
-        [*NUMBERS, *FRACTIONS, *TIMES, "true", "FALSE", "1795257000123", "nan", "-Inf", "1e400", "1e-9999"]
+        [
+            *NUMBERS,
+            *FRACTIONS,
+            *TIMES,
+            "true",
+            "FALSE",
+            "1795257000123",
+            "nan",
+            "-Inf",
+            "1e400",
+            "1e-9999",
+            "nan(1)",
+            "nan()",
+            "2026-11-21T03:04:05+19:00",
+            "2026-11-21T03:04:05-23:59",
+            "2026-11-21T03:04:05+24:00",
+        ]
     )
     values = data.draw(st.lists(texts.map(str.encode) | st.binary(max_size=12) | st.none(), min_size=1, max_size=12))
 
