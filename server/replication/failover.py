@@ -78,6 +78,7 @@ class Failover:
         self._loop = asyncio.get_running_loop()
         self._target: Place | None = None
         self._is_forced = False
+        self.gives_up_rest = False  # the replica was late, and what it lacks is given up as FORCE says
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -97,7 +98,7 @@ class Failover:
         if force and (target is None or timeout_ms is None):
             raise CommandError(FORCE_NEEDS_MORE)
         self._check(target)
-        self._target, self._is_forced = target, force
+        self._target, self._is_forced, self.gives_up_rest = target, force, False
         self.state = State.WAITING
         log.info("failover to %s: writes wait until it has everything", _named(target))
         self._pauses.hold_writes(Hold.FAILOVER)
@@ -155,6 +156,7 @@ class Failover:
     def _is_late(self) -> None:
         if self.state is State.WAITING:
             if self._is_forced and self._target is not None:
+                self.gives_up_rest = True
                 self._hand_over(self._target)
             else:
                 self._give_up("no replica had everything in time")

@@ -211,7 +211,7 @@ class Follower:
         self.acknowledge()
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
-        if self._failover is not None and self._seems_primary:
+        if self._failover is not None and self._seems_primary and not self._failover.gives_up_rest:
             raise LinkError("it is a primary that lacks what is here, and nothing is given up for it", is_lasting=True)
         self._was_accepted()
         log.info("full sync: a base of %d bytes, and the log from offset %d on", head.base_bytes, head.start)

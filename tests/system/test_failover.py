@@ -203,6 +203,38 @@ def test_a_replica_whose_answer_is_lost_is_the_only_primary(
         primary.stop()
 
 
+def test_a_late_replica_that_was_forced_is_followed_although_its_answer_is_lost(
+    start_riverbed: StartRiverbed, primary: RiverbedServer
+) -> None:
+    """What it lacks is given up, so that everything comes from it."""
+    lost: list[bytes] = []
+
+    def lose(data: bytes, passed: int) -> bytes:
+        if b"+FULLRESYNC" in data and not lost:
+            lost.append(data)
+            proxy.cut()
+            return b""
+        return data
+
+    with Proxy(lambda: replica.port) as proxy, Proxy(lambda: primary.port) as link:
+        replica = start_riverbed(options={"replica-announce-port": proxy.port})
+        follow(replica, link.port)
+        until_level(primary, replica)
+        before = length(replica)
+        link.alter = lambda data, passed: b""
+        proxy.alter = lose
+        with primary.client() as client:
+            client.ask("XADD", "s", "*", "f", "v")
+            assert client.ask("FAILOVER", "TO", "127.0.0.1", proxy.port, "FORCE", "TIMEOUT", 50) == OK
+            until_linked(primary)
+            assert state_of(primary) == "no-failover"
+        assert lost
+        assert [info(server)["role"] for server in (primary, replica)] == ["slave", "master"]
+        until_level(replica, primary)
+        assert length(primary) == length(replica) == before
+        primary.stop()
+
+
 def test_a_replica_that_comes_back_with_nothing_is_not_followed(
     start_riverbed: StartRiverbed, primary: RiverbedServer
 ) -> None:

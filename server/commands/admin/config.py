@@ -110,6 +110,7 @@ def _user_lines(request: Request) -> list[list[str]]:
 def config_resetstat(request: Request) -> Reply:
     """CONFIG RESETSTAT -> OK."""
     request.context.stats.reset()
+    request.txn.expired_keys = 0  # since the last checkpoint
     return OK
 
 

@@ -116,8 +116,12 @@ def test_rewrite_tells_what_the_system_refused(product: Product, tmp_path: Path)
 def test_resetstat_resets_the_counters(product: Product, ask: Ask) -> None:
     stats = product.request.context.stats
     stats.commands_processed = 7
+    product.run("XADD", "s", "*", "f", "v")
+    product.run("PEXPIREAT", "s", 1)
+    assert product.engine.txn.expired_keys == 1  # which INFO adds
     assert ask("RESETSTAT") == OK
     assert stats.commands_processed == 0
+    assert product.engine.txn.expired_keys == stats.expired_keys == 0
 
 
 def test_help_names_every_subcommand(ask: Ask) -> None:
