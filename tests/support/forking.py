@@ -169,7 +169,9 @@ def _wait_for_birth(tests: socket.socket) -> dict[str, Any]:
 
 def _main(descriptor: int) -> int:
     from riverbed.server import main
+    from riverbed.server.commands import load_commands
 
+    load_commands()  # as each server does at its start
     # An interrupt from a terminal reaches tests, nursery and servers; it is the tests that end the nursery.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     request = _wait_for_birth(socket.socket(fileno=descriptor))
