@@ -356,7 +356,7 @@ class Engine:
         """Have the state as it was before LMDB could not write; -> the error to raise.  Raises StateLostError."""
         if isinstance(error, DamagedRowError):
             self.checkpoints.blocked()
-            if not self.txn.is_unchanged_since(self.txn.mark()):
+            if self.txn.has_lost:
                 self.state.restore(self.txn.changes)
             return error
         told = self.checkpoints.refused(error)

@@ -398,11 +398,12 @@ class Executor:
 
     def _bound_caches(self) -> None:
         """Let go of rows in memory.  Beside damage that is left until it is mended; the replies do not wait for it."""
-        mark = self.txn.mark()
         try:
             self.txn.bound_caches()
         except TABLE_DAMAGE:
-            self.failures.damage_met(mark)
+            self.failures.damage_met()
+            if self.txn.has_lost:
+                self.failures.roll_back(self.txn.mark())
 
     def _synced(self, seconds: float) -> None:
         """Note how long a sync of the log took."""

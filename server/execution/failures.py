@@ -174,16 +174,10 @@ class Failures:
         self._reported_s, self._unreported = now_s, 0
         log.error("a bug: %s%s", what, more, exc_info=error)
 
-    def damage_met(self, mark: Mark | None = None) -> None:
-        """Have the tables mended, for whatever has met a damaged row.
-
-        Work between commands gives its `mark`: if that has lost what clients were told, the state is made again.
-        Raises StateLostError.
-        """
+    def damage_met(self) -> None:
+        """Have the tables mended, for whatever has met a damaged row."""
         for mend in self._events.damaged:
             mend()
-        if mark is not None and not self._core.txn.is_unchanged_since(mark):
-            self.roll_back(mark)
 
     def undo_chore(self, name: str, error: Exception, mark: Mark) -> None:
         """As `fault`, for work that no client has asked for and that is tried again.  Raises StateLostError."""

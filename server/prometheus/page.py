@@ -110,14 +110,12 @@ class Metrics:
     def _pieces(self) -> Iterator[bytes]:
         """The page in pieces, each less than a millisecond of work."""
         if self._core.loading is None:
-            mark = self._core.txn.mark()
             try:
                 for _ in self._sample.look(self._core.now_ms()):
                     yield b""
-                    mark = self._core.txn.mark()
             except TABLE_DAMAGE as error:
                 log.warning("the metrics page shows streams and groups as they were at the scrape before: %s", error)
-                self._failures.damage_met(mark)
+                self._failures.damage_met()
         for figure in figures(self._core, self._control, self._replication, self._sample):
             yield from render(figure)
 

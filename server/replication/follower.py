@@ -211,7 +211,7 @@ class Follower:
         self.acknowledge()
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
-        if self._failover is not None and self._seems_primary and not self._failover.gives_up_rest:
+        if self._failover is not None and self._seems_primary and not self._is_late_one(head):
             raise LinkError("it is a primary that lacks what is here, and nothing is given up for it", is_lasting=True)
         self._was_accepted()
         log.info("full sync: a base of %d bytes, and the log from offset %d on", head.base_bytes, head.start)
@@ -229,6 +229,11 @@ class Follower:
             )
         except (OSError, LogWriteError) as error:
             raise LinkError(f"the full sync cannot be received: {error}", is_lasting=True) from error
+
+    def _is_late_one(self, head: FullSyncHead) -> bool:
+        """Whether it is the replica that was forced, with an earlier state of this store."""
+        is_ours = head.store_id == self._engine.log.replids.store_id
+        return self._failover is not None and self._failover.gives_up_rest and is_ours
 
     def link_received(self, data: bytes) -> None:
         self._needs.core.stats.replication_bytes_in += len(data)

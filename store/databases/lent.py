@@ -207,7 +207,7 @@ class LentStreams:
                 stream = read(key)
             take_back(stream, tail)
         except DamagedRowError:
-            self._txn.change_begins()  # what the log has of the stream is in no cache any more
+            self._txn.lose()  # the stream is in no cache any more
             raise
         return stream
 

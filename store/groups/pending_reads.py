@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix, owner_of_run
+from riverbed.store.format.pending import UNOWNED, PelRow, Run, group_prefix, owner_of_run, release_prefix
 from riverbed.store.format.resp import bulk
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.format.streams import add_counts
 from riverbed.store.groups.consumers import Members
 from riverbed.store.groups.known_consumers import Consumer
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
+from riverbed.store.ids import ID_BYTES, MAX_ID, MIN_ID, StreamID, pack_id, unpack_id
 from riverbed.store.wire import show_pending
 
 ANY_TIME: Final = (1 << 63) - 1  # later than any delivery
@@ -70,7 +70,7 @@ class PendingReads(Members):
     """The pending entries of a group, to be read."""
 
     _claim_place = b""  # where the last CLAIM stopped, empty for the beginning
-    _claim_release_no = 0  # the next number of a release when it was at the beginning
+    _claim_release_no = 0  # the number of the first release that it has not looked at
     _first_young_ms: int | None = None  # the delivery time of the first run that it has left for later
     _claim_goes_on = False  # it has left entries that are due, or may be
 
@@ -198,22 +198,18 @@ class PendingReads(Members):
         list `over_limit` instead, if it is given: up to MAX_OVER_LIMIT entries and MAX_OVER_LIMIT_BYTES.
         """
         self._first_young_ms = None
-        if not self._claim_place:
-            self._claim_release_no = self.next_release_no
-        # what has been released since the beginning comes before the place
-        self._claim_goes_on = self.next_release_no != self._claim_release_no
+        self._claim_goes_on = False
         if not self.pel_count:
             return []
         found: list[Found] = []
         examined = size = worn_bytes = 0
-        passed = b""
-        for place, run in self.pel.by_time(self._claim_place):
+        passed = self._claim_place, self._claim_release_no
+        for behind, run in self._to_claim():
             if examined >= _MAX_EXAMINED:
-                # those that are found are taken; the next CLAIM begins with what is before them, and is left
-                self._claim_place = b"" if found else passed
+                self._claim_place, self._claim_release_no = passed
                 self._claim_goes_on = True
                 return found
-            passed = place
+            passed = behind
             if run is None:
                 examined += _DEAD_COST
                 continue
@@ -251,6 +247,24 @@ class PendingReads(Members):
             self._first_young_ms = None
         self._claim_place = b""
         return found
+
+    def _to_claim(self) -> Iterator[tuple[tuple[bytes, int], Run | None]]:
+        """The runs behind the place where the last CLAIM stopped, None for dead ones; -> each with where to go on.
+
+        What has been released since comes first: its place is before that.
+        """
+        place, released = self._claim_place, release_prefix(self.group_no)
+        if place and not place.startswith(released):
+            for _, run in self.pel.by_time(released + (self._claim_release_no - 1).to_bytes(ID_BYTES, "big")):
+                if run is None or run.consumer_no != UNOWNED:
+                    break
+                yield (place, run.time_ms + 1), run
+        for behind, run in self.pel.by_time(place):
+            yield (behind, self.next_release_no), run
+
+    def claim_from_the_beginning(self) -> None:
+        """Have the next CLAIM find again what this one has found and left."""
+        self._claim_place = b""
 
     def next_claim_ms(self, min_idle_ms: int, now_ms: int) -> int:
         """When the next CLAIM may find what the last one, which has found nothing, could not take yet."""

@@ -52,6 +52,12 @@ class ReplyError(Exception):
         super().__init__(text)
         self.code = text.partition(" ")[0]
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether a key or group is not there (any more): deleted, replaced, or on another node of a cluster by now."""
+        text = str(self)
+        return self.code in ("NOGROUP", "WRONGTYPE", "MOVED", "ASK") or "no such key" in text or "key to exist" in text
+
 
 class LongReplyError(Failure):
     """A reply was longer than REPLY_VARIABLE allows.  The connection is of no use; `reconnect` makes another."""

@@ -170,7 +170,7 @@ def _number_or_none(value: Any) -> int | None:
 
 
 def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]], *, optional: bool = False) -> list[Any]:
-    """The reply to each command, None where the key or its group is gone meanwhile, as it may be.
+    """The reply to each command, None where the key or its group is gone meanwhile, or its data is damaged.
 
     Raises Failure, and ReplyError for the first other error, when all replies of its batch have come; a user that may
     not run an `optional` command has None for it as well.
@@ -184,16 +184,12 @@ def ask_all(client: RedisClient, commands: Sequence[Sequence[Word]], *, optional
                 replies.append(client.receive())
             except ReplyError as error:
                 replies.append(None)
-                if not (_is_gone(error) or (optional and error.code == "NOPERM")):
+                is_damaged = error.code == "ERR" and "is damaged" in str(error)  # which INFO tells
+                if not (error.is_gone or is_damaged or (optional and error.code == "NOPERM")):
                     refusal = refusal or error
         if refusal is not None:
             raise refusal
     return replies
-
-
-def _is_gone(error: ReplyError) -> bool:
-    """Whether a key or group that was there is so no more: deleted, replaced, or moved to another node of a cluster."""
-    return error.code in ("NOGROUP", "WRONGTYPE", "MOVED", "ASK") or "no such key" in str(error)
 
 
 def _batches(commands: Sequence[Sequence[Word]]) -> Iterator[Sequence[Sequence[Word]]]:

@@ -73,11 +73,10 @@ def copy_stream(client: RedisClient, sink: Sink, key: bytes, target: bytes, bar:
         is_last = attempt == _TRIES or before.length + before.pending > _LONG
         try:
             copied = _Copy(client, sink, key, target, before, bar).run()
-        except ReplyError:
-            after = describe(client, key)
-            if after is not None and before.grew_to(after):
+        except ReplyError as error:
+            if not error.is_gone:
                 raise
-            sink.drop(target)  # what was asked for, a group or the whole stream, has been deleted meanwhile
+            sink.drop(target)  # a group, or the whole stream, was deleted meanwhile
             continue
         after = describe(client, key)
         copied.moved = after is None or not before.grew_to(after)
@@ -122,7 +121,7 @@ class _Copy:
             if group.entries_read is not None:
                 place = [id_text(group.last_id), b"ENTRIESREAD", b"%d" % group.entries_read]
                 sink.run([b"XGROUP", b"SETID", target, group.name, *place])
-            policy = delivery_policy(self._client, key, group.name) if sink.is_riverbed else []
+            policy = delivery_policy(self._client, key, group.name) if sink.takes_policies else []
             if policy:
                 sink.run([b"XGROUP", b"POLICY", target, group.name, *policy])
         if most_read > live.entries_added:

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import secrets
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -33,7 +32,8 @@ class Sink(Protocol):
     loaded: int
 
     @property
-    def is_riverbed(self) -> bool: ...
+    def takes_policies(self) -> bool:
+        """Whether XGROUP POLICY is to be tried, as on a Riverbed."""
 
     @property
     def keeps_times(self) -> bool:
@@ -73,7 +73,7 @@ class Sink(Protocol):
 class DirectorySink:
     """Writes to a data directory that no server uses; always close it.  Raises LockedError when a server uses it."""
 
-    keeps_times = is_riverbed = True
+    keeps_times = takes_policies = True
 
     def __init__(self, directory: Path, database: int = 0) -> None:
         if directory.is_file():
@@ -164,15 +164,19 @@ class ServerSink:
         self._waiting_bytes = 0
         self._last_ids: dict[bytes, StreamID] = {}  # of streams to which entries are added
 
-    @property
-    def is_riverbed(self) -> bool:
-        with self._explained():
+    @functools.cached_property
+    def takes_policies(self) -> bool:
+        try:
             return self._client.is_riverbed
+        except ReplyError:  # a user with few rights is not told what it is
+            return True
 
     @functools.cached_property
     def keeps_times(self) -> bool:
-        with self._explained():
-            return self.is_riverbed and self._client.has_command("xgroup|seen")
+        try:
+            return self._client.is_riverbed and self._client.has_command("xgroup|seen")
+        except ReplyError:
+            return False
 
     def select(self, database: int) -> None:
         self._flush()
@@ -259,13 +263,8 @@ class ServerSink:
             ) from reason
 
     def _call(self, *words: bytes) -> Any:
-        with self._explained():
-            return self._client.call(*words)
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
         try:
-            yield
+            return self._client.call(*words)
         except ReplyError as error:
             raise Failure(f"{self._client.address}: {error}") from error
 

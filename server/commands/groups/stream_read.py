@@ -284,6 +284,8 @@ class StreamRead:
         elif self._budget.measures:
             sizes = [len(row) for _, row in overdue]
         kept = self._cut(sizes)
+        if kept < len(overdue):
+            group.claim_from_the_beginning()
         taken = [entry for entry, _ in overdue[:kept]]
         tails = [b":%d\r\n:%d\r\n" % (now_ms - entry.delivery_time_ms, entry.delivery_count) for entry in taken]
         if showing is not None:

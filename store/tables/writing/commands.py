@@ -41,6 +41,7 @@ class LoggedCommands:
         self.changes = 0  # since the start, as Redis counts them: see `Engine.changes_since_checkpoint`
         self.unlogged: Unlogged | None = None
         self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
+        self.has_lost = False  # something that the log has is neither in rows nor in memory: it has met damage
         self.log_db = NO_DATABASE
         self.observers: list[Observer] = []
         self.notify: Notify = ignore_change
@@ -49,6 +50,7 @@ class LoggedCommands:
         """Begin the list of logged commands again, and know of no change that has no line: they are undone."""
         self.drop_log()
         self.unlogged = None
+        self.has_lost = False
 
     def log_select(self, number: int) -> None:
         """Log SELECT: the lines that follow are for database `number`."""
@@ -87,6 +89,11 @@ class LoggedCommands:
         A command that then fails is undone, although it has logged nothing.
         """
         self._changed_at = len(self.log)
+
+    def lose(self) -> None:
+        """Called when something that the log has is lost: whatever was done is to be undone."""
+        self.change_begins()
+        self.has_lost = True
 
     def mark(self) -> Mark:
         """The place in the tick where the next command begins."""

@@ -352,3 +352,36 @@ def test_a_claim_passes_over_so_many_entries_of_a_deleted_consumer_and_no_more(p
     assert product.run("XGROUP", "DELCONSUMER", "s", "g", "Alice") == count - 1
     product.clock.now_ms += 2000
     assert [claim(product) for _ in range(2)] == [[], [f"{count}-0"]]
+
+
+def test_an_entry_that_is_released_again_and_again_does_not_keep_a_claim_from_those_behind_deleted_ones(
+    product: Product,
+) -> None:
+    """What was released since the last claim comes first; then it goes on where that stopped."""
+    count = 9000
+    for number in range(1, count + 1):
+        product.run("XADD", "s", f"{number}-0", "f", "v")
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XDEL", "s", *(f"{number}-0" for number in range(2, count)))
+    product.clock.now_ms += 2000
+    seen = []
+    for _ in range(4):
+        product.run("XNACK", "s", "g", "SILENT", "IDS", 1, "1-0")
+        seen.append(claim(product))
+    assert [found[0] for found in seen] == ["1-0"] * 4
+    assert [found[1:] for found in seen] == [[], [], [f"{count}-0"], []]
+
+
+def test_what_a_claim_has_found_and_had_no_room_for_is_found_again(product: Product) -> None:
+    count = 5000
+    for number in range(1, count + 1):
+        product.run("XADD", "s", f"{number}-0", "f", "v" * (1 if number > 3 else 1000))
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XDEL", "s", *(f"{number}-0" for number in range(4, count)))
+    product.clock.now_ms += 2000
+    words = ("XREADGROUP", "GROUP", "g", "Bob", "COUNT", 10, "MAXSIZE", 500, "CLAIM", 1000, "STREAMS", "s", ">")
+    seen = [[entry[0].decode() for _, entries in product.run(*words) for entry in entries] for _ in range(3)]
+    assert seen == [["1-0"], ["2-0"], ["3-0"]]
+    assert claim(product) == [f"{count}-0"]
