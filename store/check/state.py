@@ -32,13 +32,16 @@ from riverbed.store.format import dead_rows
 from riverbed.store.format.meta import (
     META_COUNTERS,
     META_DATABASES,
+    META_NUMBERING,
     META_POSITION,
+    META_READERS,
     META_REPLICATION,
     META_STORE,
     META_SYNCED,
     META_VERSION,
     read_counters,
     read_databases,
+    read_numbering,
     read_position,
     read_replication,
     read_store_id,
@@ -153,6 +156,9 @@ def check_tables(tables: Tables, contents: Contents, steps: Progress) -> Iterato
 
 
 def _check_meta(view: View) -> Pass:
+    for name, _ in view.rows("meta"):
+        if name not in META_READERS:
+            view.add("meta", name.decode(errors="backslashreplace"), "is no row of this table")
     rows = {name: view.meta_row(name) for name in (META_COUNTERS, META_DATABASES, META_POSITION)}
     if all(row is None for row in rows.values()):
         for table in ("keys", "names", "entries", "groups", "pel", "trash"):
@@ -169,6 +175,7 @@ def _check_meta(view: View) -> Pass:
     view.decode("meta", META_REPLICATION.decode(), read_replication, view.meta_row)
     view.decode("meta", META_STORE.decode(), _check_store_id, view)
     view.decode("meta", META_SYNCED.decode(), _check_synced, view)
+    view.decode("meta", META_NUMBERING.decode(), read_numbering, view.meta_row)
     meta = view.decode("meta", "", _decode_meta, view)
     if meta is None:
         return

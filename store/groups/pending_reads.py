@@ -25,6 +25,8 @@ ANY_TIME: Final = (1 << 63) - 1  # later than any delivery
 # of a deleted consumer, the next CLAIM continues where this one stopped.
 _MAX_EXAMINED: Final = 4000
 _DEAD_COST: Final = 4  # of a run of a deleted consumer, in entries
+# The place of a CLAIM that stopped is kept so long beside others that want longer idle times, and find nothing there.
+_PLACE_KEPT_MS: Final = 60_000
 # The cost of a slice of XPENDING, in entries shown, each 0.15 us; a run that is skipped costs as much as two.
 _SHOW_COST = 4000
 _SHOW_ROWS = 128
@@ -71,6 +73,8 @@ class PendingReads(Members):
 
     _claim_place = b""  # where the last CLAIM stopped, empty for the beginning
     _claim_release_no = 0  # the number of the first release that it has not looked at
+    _claim_min_idle_ms = 0  # what those were content with that have come there
+    _claim_stopped_ms = 0  # when
     _first_young_ms: int | None = None  # the delivery time of the first run that it has left for later
     _claim_goes_on = False  # it has left entries that are due, or may be
 
@@ -206,8 +210,7 @@ class PendingReads(Members):
         passed = self._claim_place, self._claim_release_no
         for behind, run in self._to_claim():
             if examined >= _MAX_EXAMINED:
-                self._claim_place, self._claim_release_no = passed
-                self._claim_goes_on = True
+                self._stop_at(*passed, min_idle_ms, now_ms)
                 return found
             passed = behind
             if run is None:
@@ -215,6 +218,9 @@ class PendingReads(Members):
                 continue
             self._first_young_ms = run.time_ms
             if run.consumer_no != UNOWNED and 0 <= now_ms - run.time_ms < min_idle_ms:
+                if self._is_for_others(min_idle_ms, now_ms):
+                    self._claim_release_no = self.next_release_no
+                    return found
                 break
             into = found
             if over_limit is not None and add_counts(run.delivery_count, 1) > self.policy.max_deliveries:
@@ -261,6 +267,18 @@ class PendingReads(Members):
                 yield (place, run.time_ms + 1), run
         for behind, run in self.pel.by_time(place):
             yield (behind, self.next_release_no), run
+
+    def _stop_at(self, place: bytes, release_no: int, min_idle_ms: int, now_ms: int) -> None:
+        """Have the next CLAIM go on there."""
+        least_ms = min(self._claim_min_idle_ms, min_idle_ms) if self._claim_place else min_idle_ms
+        self._claim_min_idle_ms, self._claim_stopped_ms = least_ms, now_ms
+        self._claim_place, self._claim_release_no = place, release_no
+        self._claim_goes_on = True
+
+    def _is_for_others(self, min_idle_ms: int, now_ms: int) -> bool:
+        """Whether the place is left as it is, to those that are content with shorter idle times."""
+        is_kept = 0 <= now_ms - self._claim_stopped_ms < _PLACE_KEPT_MS
+        return self._claim_place != b"" and is_kept and min_idle_ms > self._claim_min_idle_ms
 
     def claim_from_the_beginning(self) -> None:
         """Have the next CLAIM find again what this one has found and left."""

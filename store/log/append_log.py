@@ -264,10 +264,15 @@ class Log:
         self.condition.refusal = None
         self.home.cut_copies(self.home.manifest.incrs[:-1])
 
+    @property
+    def may_cut(self) -> bool:
+        """Whether the torn tail that `read` found is to be cut off."""
+        return self.condition.refusal == UNCUT
+
     def cut_tail(self) -> TornTail | None:
         """Cut off the torn tail that `read` found, if any, and open the log for appends.  Returns what was cut."""
         torn = self.torn_tail
-        if torn is None or self.condition.refusal != UNCUT:
+        if torn is None or not self.may_cut:
             return None
         last = self.home.parts()[-1]
         cut_file(last.path, torn.position, self._files)

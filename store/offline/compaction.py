@@ -49,6 +49,7 @@ from riverbed.store.offline.compaction_plan import (
     sizes_of,
 )
 from riverbed.store.offline.power_cut import settle_after_power_cut
+from riverbed.store.offline.replaced import Action
 from riverbed.store.offline.retention import NO_RETENTION, Retention, apply_retention
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.position import LogPosition
@@ -58,6 +59,7 @@ from riverbed.store.recovery.tables_from_log import TablesFromLog
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.swap import Places, put_in_place, settle
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge_all
 from riverbed.store.tables.reader import TableReader
@@ -131,10 +133,11 @@ class Compaction:
         now_ms: int,
         keep: Retention = NO_RETENTION,
         keep_expired: bool = False,
+        is_trial: bool = False,
         steps: Progress = ignore,
         files: Files | None = None,
     ) -> None:
-        """`execute` runs one command of the log, `keep` says which entries are kept."""
+        """`execute` runs one command of the log, `keep` says which entries are kept.  A trial is not to be `run`."""
         self._directory = directory
         self._execute = execute
         self._wishes = Wishes(now_ms, keep, keep_expired)
@@ -142,7 +145,9 @@ class Compaction:
         self._files = files or OsFiles()
         self._places = Places(directory)
         self._held = contextlib.ExitStack()
+        self._is_trial = is_trial
         self.has_settled = False  # an earlier compaction that was killed
+        self.lost: Action | None = None  # what a power cut had left of the log was cut off
 
     def __enter__(self) -> Compaction:
         """Raises LockedError, StoreError when there is no store, OSError."""
@@ -152,7 +157,12 @@ class Compaction:
         try:
             self._places.require_plain()
             require_ours(self._directory, self._files)
-            self.has_settled = settle_after_power_cut(self._places, self._files)
+            if self._is_trial and power_loss.is_in_doubt(self._places.state):
+                raise StoreError(
+                    f"a power cut has ended the use of {self._directory}: start riverbed-server on it, or "
+                    "`riverbed check --repair` it, which cuts off what the log has lost; that is no part of a trial"
+                )
+            self.has_settled, self.lost = settle_after_power_cut(self._places, self._files)
             self._load_log()
             if not self._places.data.exists():
                 raise StoreError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
+from typing import NamedTuple
 
 import lmdb
 
@@ -12,14 +12,23 @@ from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import LogHome
+from riverbed.store.offline.replaced import Action, cut_off
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.swap import Places, end_compaction
 from riverbed.store.tables.data_file import power_loss
+from riverbed.store.tables.data_file.soundness import refuse_broken_pages
 from riverbed.store.tables.environment import Tables
 
 
-def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool = True) -> bool:
-    """As `settle`; and what a log that is synced late has lost in its middle is cut off, with all behind it.
+class Settled(NamedTuple):
+    """`compaction`: one that was killed has been ended.  `lost`: what was cut off the log."""
+
+    compaction: bool
+    lost: Action | None
+
+
+def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool = True) -> Settled:
+    """As `settle`; and what a log that is synced late has lost in its middle is cut off and kept, with all behind it.
 
     Other damage stays, for the tool to find.  After a kill the log is synced: without the mark, which goes, a start
     would take what a power cut takes from it for damage.  Raises as `settle` does, and if the log has lost something
@@ -31,12 +40,13 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
         _sync_log(places, files)
     power_loss.resolve_doubt(places.state)
     has_settled = end_compaction(places, files)
+    lost: Action | None = None
     if was_cut:
         with contextlib.suppress(*((StoreError,) if load_truncated else ())):
-            _cut_lost_writes(places.state.parent, files, load_truncated)
+            lost = _cut_lost_writes(places, files, load_truncated)
     if power_loss.is_marked(places.state):  # last: where this is killed, the next start or tool does all of it again
         power_loss.end_use(places.state)
-    return has_settled
+    return Settled(has_settled, lost)
 
 
 def _sync_log(places: Places, files: Files) -> None:
@@ -50,18 +60,20 @@ def _sync_log(places: Places, files: Files) -> None:
                 files.close(fd)
 
 
-def _cut_lost_writes(directory: Path, files: Files, load_truncated: bool) -> None:
+def _cut_lost_writes(places: Places, files: Files, load_truncated: bool) -> Action | None:
+    directory = places.state.parent
     with contextlib.closing(Log.find(directory, files, load_truncated=load_truncated)) as log:
         if log.is_missing or not log.home.manifest.is_unsynced:
-            return
+            return None
         try:
+            refuse_broken_pages(places.data, DEFAULT_MAP_BYTES)
             with contextlib.closing(Tables(directory, DEFAULT_MAP_BYTES)) as tables:
                 txn = WriteTxn(tables)
                 start, synced = txn.position, txn.synced
                 txn.abort()
         except (StoreError, lmdb.Error):
-            return  # they tell no more what of the log was durable
+            return None  # they tell no more what of the log was durable
         log.follows_power_cut = True
         for _ in log.read(start, durable=synced):
             pass
-        log.cut_tail()
+        return cut_off(log.torn_tail, directory, files) if log.may_cut and log.torn_tail is not None else None

@@ -23,15 +23,13 @@ import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from riverbed.store.check import Check, Violation
 from riverbed.store.check.deep import EXECUTING, ReplayPlan, SpaceError
 from riverbed.store.check.findings import Contents
 from riverbed.store.check.log import BACKLOG
 from riverbed.store.check.state import check_state
-from riverbed.store.disk.copying import copy_stretch
-from riverbed.store.disk.durable_file import cut_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
@@ -40,10 +38,11 @@ from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.layout import REPAIR_DIRECTORY, REPAIR_NAMES, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import LogHome
-from riverbed.store.log.reader import LogReader, TornTail, list_parts
+from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.log.takeover import require_ours
 from riverbed.store.offline.advice import advice
 from riverbed.store.offline.power_cut import settle_after_power_cut
+from riverbed.store.offline.replaced import REPLACED_DIRECTORY, Action, cut_off, unused_path
 from riverbed.store.position import LogPosition
 from riverbed.store.progress import Progress, counter, ignore
 from riverbed.store.recovery.replay import Execute
@@ -51,21 +50,12 @@ from riverbed.store.recovery.tables_from_log import TablesFromLog, room_for_tabl
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.swap import Places
 
-REPLACED_DIRECTORY: Final = "replaced"
-
 # Violations that are looked at to decide what can be repaired.
 _KEPT: Final = 100
 
 
 class RepairError(StoreError):
     """The store cannot be repaired without a loss.  Nothing was changed; the text says what the user can do."""
-
-
-class Action(NamedTuple):
-    """A repair that was made, in the words of the report, and where the replaced data is kept."""
-
-    done: str
-    kept: Path | None
 
 
 def _unannounced(plan: ReplayPlan) -> None:
@@ -117,6 +107,7 @@ class Repair:
         self._steps = steps
         self._announce = announce
         self._held = contextlib.ExitStack()
+        self.lost: Action | None = None  # what a power cut had left of the log was cut off, before any check
 
     def __enter__(self) -> Repair:
         with contextlib.ExitStack() as held:
@@ -157,7 +148,7 @@ class Repair:
         if any(violation.table == BACKLOG for violation in found):
             actions.append(self._end_backlog())
         if check.torn_tail is not None:
-            actions.append(self._cut(check.torn_tail))
+            actions.append(cut_off(check.torn_tail, self._directory, self._files))
         if broken_tables:
             actions.append(self._make_tables())
         return actions
@@ -169,7 +160,8 @@ class Repair:
             self._files.sync_directory(self._directory)
         # a manifest that cannot be read; the check finds it as well
         with contextlib.suppress(*((StoreError,) if self._load_truncated else ())):
-            settle_after_power_cut(self._places, self._files, load_truncated=self._load_truncated)
+            settled = settle_after_power_cut(self._places, self._files, load_truncated=self._load_truncated)
+            self.lost = settled.lost
 
     def _require_space(self, check: Check) -> None:
         needed = room_for_tables(check.log.size_bytes)
@@ -177,35 +169,6 @@ class Repair:
         self._announce(ReplayPlan(self._work, check.log.size_bytes, needed, free))
         if free < needed:
             raise SpaceError(f"{self._directory} has {free:,} bytes free, and executing the log may take {needed:,}")
-
-    # -- the tail ------------------------------------------------------------------------------------------------------
-
-    def _cut(self, torn: TornTail) -> Action:
-        path = Path(torn.file)
-        kept = self._keep_tail(path, torn)
-        cut_file(path, torn.position, self._files)
-        return Action(f"cut {torn.byte_count:,} bytes off {path}, from byte {torn.position} on", kept)
-
-    def _keep_tail(self, path: Path, torn: TornTail) -> Path:
-        files = self._files
-        kept = self._free_name(f"{path.name}.from-{torn.position}")
-        partial = kept.with_name(f"{kept.name}.partial")
-        copy_stretch(path, partial, torn.position, None, files)
-        files.rename(partial, kept)
-        files.sync_directory(kept.parent)
-        return kept
-
-    def _free_name(self, name: str) -> Path:
-        """An unused path in the directory of replaced files, which is made if missing."""
-        home = self._directory / REPLACED_DIRECTORY
-        if not self._files.exists(home):
-            self._files.make_directory(home)
-            self._files.sync_directory(self._directory)
-        path, number = home / name, 1
-        while self._files.exists(path):
-            number += 1
-            path = home / f"{name}-{number}"
-        return path
 
     # -- the backlog ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +189,7 @@ class Repair:
                 if isinstance(violation, Violation):
                     raise RepairError(f"the tables that the log makes are broken as well ({violation})")
             give(self._work / STATE_DIRECTORY, self._directory.stat())
-            kept = self._free_name(STATE_DIRECTORY)
+            kept = unused_path(self._directory, STATE_DIRECTORY, self._files)
             files.rename(places.state, kept)
             files.sync_directory(kept.parent)
             files.sync_directory(self._directory)

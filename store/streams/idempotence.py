@@ -228,12 +228,14 @@ def _rotate_left(half: int) -> int:
 
 
 def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
-    """Drop records older than their stream's duration until `expired()`; -> whether the whole table was swept.
+    """Drop records older than their stream's duration until `expired()`; -> whether the end of the table was reached.
+
+    The next call goes on where this one ends: of very many streams each has its turn.
 
     Not logged: every server sweeps by its own clock, and a record that is due may be used until it is dropped.
     """
     times = txn.cursor("idmp_times")
-    start = b""
+    start, txn.records_place = txn.records_place, b""
     while seek(times, start):
         records_no = decode_stream_prefix(times.key())
         prefix = stream_prefix(records_no)
@@ -249,10 +251,14 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
             _drop_record(txn, packed_record)
             txn.swept = True
             if expired():
+                txn.records_place = prefix
                 return False
             if not seek(times, key):
                 break
         start = stream_prefix(records_no + 1)
+        if expired():
+            txn.records_place = start
+            return False
     return True
 
 

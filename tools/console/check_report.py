@@ -18,7 +18,7 @@ from rich.text import Text
 from riverbed.store.check import Check, Violation
 from riverbed.store.check.deep import ReplayPlan
 from riverbed.store.offline.advice import Advice, advice
-from riverbed.store.offline.repair import Action
+from riverbed.store.offline.replaced import Action
 from riverbed.tools.console.console import counted, notes, print_facts, results, seconds_text, size_text
 from riverbed.tools.console.keytext import shown
 from riverbed.tools.console.steps import StepProgress
@@ -107,8 +107,7 @@ class CheckReport:
         self._found, self._count, self._is_cut_short = [], 0, False
         with self._above_the_bar():
             for action in actions:
-                kept = "" if action.kept is None else f"; the old one is kept as {action.kept}"
-                _print_line(f"{action.done}{kept}", "[green]repaired:[/] ")
+                _print_line(str(action), "[green]repaired:[/] ")
 
     def refused(self, reason: str) -> None:
         self._refusal = reason

@@ -42,7 +42,7 @@ from riverbed.tools.console.console import (
     seconds_text,
     size_text,
 )
-from riverbed.tools.console.keytext import key_bytes
+from riverbed.tools.console.keytext import key_bytes, shown
 from riverbed.tools.console.steps import StepProgress
 
 _ITEMS: Final = {
@@ -120,11 +120,19 @@ def compact(
     report: Report | None = None
     with failures_explained(f"compact {directory}"), StepProgress(_ITEMS) as steps:
         made = Compaction(
-            directory, Replayer().execute, now_ms=now_ms, keep=keep, keep_expired=keep_expired, steps=steps.show
+            directory,
+            Replayer().execute,
+            now_ms=now_ms,
+            keep=keep,
+            keep_expired=keep_expired,
+            is_trial=dry_run,
+            steps=steps.show,
         )
         with made as compaction:
             if compaction.has_settled:
                 notes().print("cleared up after a compaction that was interrupted")
+            if compaction.lost is not None:
+                notes().print(shown(f"after a power cut: {compaction.lost}"), markup=False)
             plan = compaction.plan()
             if not dry_run:
                 if not yes:

@@ -105,6 +105,8 @@ def _with_name(row: GroupRow | ConsumerRow) -> Row:
 
 
 def _meta(key: bytes, row: bytes) -> Row:
+    if key not in META_READERS:
+        raise ValueError("no row of this table")
     return {"name": key.decode(), "value": _plain(META_READERS[key](lambda _: row))}
 
 

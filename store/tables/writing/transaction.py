@@ -67,6 +67,7 @@ class Transaction(LoggedCommands):
         self.holds_expired = False  # clients are paused: expired keys are hidden, and deleted when they go on
         self.is_short_of_space = False  # add only data that clients ask for; the server sets it
         self.expired_keys = 0
+        self.records_place = b""  # where the sweep of idempotence records goes on
         self.cached_bytes = 0  # about what the cached streams take, without their groups; deleted ones count too
         self.node_max_entries = 100
         self.node_max_bytes = 4096

@@ -126,6 +126,8 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "a store that is none": (do.put("meta", b"store", pack_row("abc")), "store: does not decode"),
     "a line of offsets that is none": (set_meta(b"replication", 0, "abc"), "replication: does not decode"),
     "a database that is none": (set_meta(b"position", 3, 16), "does not decode"),
+    "a numbering that is none": (do.put("meta", b"numbering", b"\xc1"), "numbering: "),
+    "a row of another name": (do.put("meta", b"nvmbering", pack_row("abc")), "nvmbering: is no row of this table"),
     "another database is selected": (set_meta(b"position", 3, 7), "database 7 is selected there, and the log says 0"),
     "a position within a batch": (set_meta(b"position", 1, 100), "no batch ends at byte 100"),
     "a position in a file that is not there": (set_meta(b"position", 0, -9), "is in file -9"),

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.disk.files import OsFiles
@@ -12,6 +15,7 @@ from riverbed.store.offline import power_cut
 from riverbed.store.offline.repair import mend_tables
 from riverbed.store.swap import Places
 from riverbed.store.tables.data_file.power_loss import is_marked
+from riverbed.tools.cli import main
 from tests.support.store.planting import damage, do
 from tests.support.store.stores import Store
 
@@ -41,7 +45,7 @@ def test_a_tool_that_is_killed_while_it_cuts_what_a_power_cut_has_left_is_follow
 ) -> None:
     directory = cut(tmp_path / "cut")
 
-    def killed(directory: Path, files: OsFiles, load_truncated: bool) -> None:
+    def killed(places: Places, files: OsFiles, load_truncated: bool) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -58,10 +62,55 @@ def test_a_tool_that_is_killed_while_it_cuts_what_a_power_cut_has_left_is_follow
 
 def test_the_mark_of_the_power_cut_goes_with_what_it_has_left(tmp_path: Path) -> None:
     directory = cut(tmp_path / "cut")
-    power_cut.settle_after_power_cut(Places(directory), OsFiles())
+    log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    before = log.read_bytes()
+    lost = power_cut.settle_after_power_cut(Places(directory), OsFiles()).lost
+    assert lost is not None and lost.kept is not None
+    assert log.read_bytes() + lost.kept.read_bytes() == before
     assert not is_marked(directory / "state")
     store = Store(directory)
     assert store.engine.recovery.torn_tail is None
+    assert store.stream().length == 4
+    store.kill()
+
+
+def test_a_trial_cuts_nothing_and_a_compaction_tells_and_keeps_what_it_cuts(tmp_path: Path) -> None:
+    directory = cut(tmp_path / "cut")
+    log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    before = log.read_bytes()
+    trial = CliRunner().invoke(main, ["compact", str(directory), "--dry-run"])
+    assert trial.exit_code == 2
+    assert "a power cut has ended the use of" in trial.stderr
+    assert log.read_bytes() == before and is_marked(directory / "state")
+    done = CliRunner().invoke(main, ["compact", str(directory), "--json"])
+    assert done.exit_code == 0
+    assert "after a power cut: cut " in done.stderr
+    (kept,) = (directory / "replaced").iterdir()
+    assert kept.name in done.stderr and before.endswith(kept.read_bytes())
+
+
+def test_a_repair_tells_and_keeps_what_it_cuts_of_a_store_that_is_sound_then(tmp_path: Path) -> None:
+    directory = cut(tmp_path / "cut")
+    result = CliRunner().invoke(main, ["check", str(directory), "--repair"])
+    assert result.exit_code == 0
+    assert "after a power cut: cut " in result.stderr
+    assert len(list((directory / "replaced").iterdir())) == 1
+
+
+def test_broken_pages_do_not_kill_a_tool_that_ends_a_power_cut(tmp_path: Path) -> None:
+    directory = cut(tmp_path / "cut")
+    log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    log.write_bytes(log.read_bytes().partition(bytes(120))[0])
+    data = directory / "state" / "data.mdb"
+    pages = bytearray(data.read_bytes())
+    for at in range(2 * 4096, len(pages), 4096):  # behind the meta pages
+        if pages[at + 10] == 2:  # a leaf, whose rows are beyond its end then
+            pages[at + 16 : at + 4096] = b"\xff\xef" * 2040
+    data.write_bytes(pages)
+    tool = [sys.executable, "-m", "riverbed.tools.cli", "check", str(directory), "--repair"]
+    done = subprocess.run(tool, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    store = Store(directory)
     assert store.stream().length == 4
     store.kill()
 

@@ -16,7 +16,8 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.errors import LockedError
 from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY
-from riverbed.store.offline.repair import Action, Repair, RepairError, mend_tables
+from riverbed.store.offline.repair import Repair, RepairError, mend_tables
+from riverbed.store.offline.replaced import Action
 from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.support.store.dying import Reaper
 from tests.support.store.planting import Damage, damage, do, make_sound, set_meta, violations

@@ -102,6 +102,20 @@ def test_an_id_that_was_swept_and_used_again_is_replayed_as_the_later_entry(stor
     assert find(store, b"p", b"i") == sid("200000-0")
 
 
+def test_a_sweep_looks_at_no_more_streams_than_it_has_time_for_and_at_all_of_them_in_the_end(store: Store) -> None:
+    """Though none of their records is due but the last one's."""
+    for number in range(5):
+        key = b"k%d" % number
+        store.add(key, "200000-0")
+        record(store, b"p", b"i", "200000-0" if number < 4 else "1-0", key)
+    for number in range(5):
+        assert not sweep(store.txn, 200_000, lambda: True)
+        assert (find(store, b"p", b"i", b"k4") is None) is (number == 4)
+    assert sweep(store.txn, 200_000, lambda: True)
+    assert not sweep(store.txn, 200_000, lambda: True)  # it begins again
+    assert rows(store)[1] == 4
+
+
 def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(store: Store) -> None:
     for number in range(6):
         record(store, b"p%d" % number, b"i", f"{number}-1")

@@ -18,7 +18,7 @@ from riverbed.server.replication.link import LinkError
 from riverbed.store.databases.transaction import MAX_CHANGED
 from riverbed.store.groups.pending.young import MAX_PART
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
-from riverbed.store.offline.repair import REPLACED_DIRECTORY
+from riverbed.store.offline.replaced import REPLACED_DIRECTORY
 from tests.conftest import StartRiverbed
 from tests.server.background.integrity.test_repairs import (
     ASK,

@@ -385,3 +385,19 @@ def test_what_a_claim_has_found_and_had_no_room_for_is_found_again(product: Prod
     seen = [[entry[0].decode() for _, entries in product.run(*words) for entry in entries] for _ in range(3)]
     assert seen == [["1-0"], ["2-0"], ["3-0"]]
     assert claim(product) == [f"{count}-0"]
+
+
+def test_a_claim_that_wants_longer_idle_times_does_not_send_others_back_to_the_beginning(product: Product) -> None:
+    count = 9000
+    for number in range(1, count + 1):
+        product.run("XADD", "s", f"{number}-0", "f", "v")
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", ">")
+    product.run("XTRIM", "s", "MAXLEN", 1)
+    product.clock.now_ms += 2000
+    seen = []
+    for _ in range(3):
+        seen.append(claim(product))
+        words = ("XREADGROUP", "GROUP", "g", "Carol", "COUNT", 10, "CLAIM", 3_600_000, "STREAMS", "s", ">")
+        assert product.run(*words) is NULL_ARRAY
+    assert seen == [[], [], [f"{count}-0"]]
