@@ -62,14 +62,19 @@ def _unannounced(plan: ReplayPlan) -> None:
     """Announce nothing."""
 
 
-def mend_tables(directory: Path, execute: Execute, *, now_ms: int, load_truncated: bool) -> Action | None:
+def mend_tables(
+    directory: Path, execute: Execute, *, now_ms: int, load_truncated: bool, cut: Callable[[Action], None] = ignore
+) -> Action | None:
     """Make the tables of a stopped store again, if they are broken and the log is whole; None if it is not so.
 
-    A torn tail is cut off if `load_truncated`; else a log that has one is not whole.
+    A torn tail is cut off if `load_truncated`; else a log that has one is not whole.  `cut` is told what was cut off
+    that a power cut has left.
 
     Raises what `Repair` and `Repair.mend` raise.
     """
     with Repair(directory, execute, now_ms=now_ms, load_truncated=load_truncated) as repair:
+        if repair.lost is not None:
+            cut(repair.lost)
         check = Check(directory, is_held=True)
         first: dict[bool, list[Violation]] = {True: [], False: []}
         for violation in check.violations():

@@ -13,6 +13,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import StoreError
 from riverbed.store.offline import power_cut
 from riverbed.store.offline.repair import mend_tables
+from riverbed.store.offline.replaced import Action
 from riverbed.store.swap import Places
 from riverbed.store.tables.data_file.power_loss import is_marked
 from riverbed.tools.cli import main
@@ -129,7 +130,9 @@ def test_a_start_that_may_cut_nothing_leaves_log_and_mark_as_they_are(tmp_path: 
     assert log.read_bytes() == before
     assert is_marked(directory / "state")
     assert not (directory / "replaced").exists()
-    mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=True)
+    told: list[Action] = []
+    mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=True, cut=told.append)
+    assert [str(action).startswith("cut ") for action in told] == [True]
     store = Store(directory)
     assert store.stream().length == 4
     assert store.violations() == []
