@@ -78,13 +78,18 @@ def _first(words: list[bytes]) -> list[bytes]:
     return words[1:2]
 
 
+def _number(words: list[bytes]) -> int:
+    """The number that the only one of `words` is, below 10^9; -1 for anything else."""
+    text = words[0] if len(words) == 1 else b""
+    return int(text) if text.isdigit() and len(text) < 10 else -1
+
+
 def _every_other(words: list[bytes]) -> list[bytes]:
     return words[1::2]
 
 
 def _every_other_of_a_count(words: list[bytes]) -> list[bytes]:
-    count = int(words[1]) if words[1:] and words[1].isdigit() and len(words[1]) < 10 else 0
-    return words[2::2][:count]
+    return words[2::2][: max(_number(words[1:2]), 0)]
 
 
 def _behind_store(words: list[bytes]) -> list[bytes]:
@@ -173,9 +178,8 @@ class ForeignLog:
             self._run(self._db, name, words, batch)
 
     def _select(self, words: list[bytes]) -> None:
-        number = int(words[1]) if len(words) == 2 and words[1].isdigit() and len(words[1]) < 10 else -1
-        self._db = self._database(words[1]) if number >= 0 else None
-        self._no_such_db = number
+        self._no_such_db = _number(words[1:])
+        self._db = self._database(self._no_such_db)
 
     def _end_transaction(self) -> None:
         """Put MULTI and EXEC around the commands of a transaction, for a Redis that reads our log.
@@ -220,10 +224,9 @@ class ForeignLog:
         """The database that COPY writes to; None when it is not here."""
         for option, value in pairwise(words[3:]):
             if option.upper() == b"DB":
-                return self._database(value)
+                return self._database(_number([value]))
         return db
 
-    def _database(self, text: bytes) -> Database | None:
+    def _database(self, number: int) -> Database | None:
         databases = self._txn.databases
-        number = int(text) if text.isdigit() and len(text) < 10 else len(databases)
-        return databases[number] if number < len(databases) else None
+        return databases[number] if 0 <= number < len(databases) else None

@@ -53,6 +53,13 @@ async def crowd(ticks: Ticks, count: int, command: str) -> list[Client]:
     return clients
 
 
+async def pass_ms(ticks: Ticks, ms: int) -> None:
+    """Have so much time pass, and what is due then be done."""
+    ticks.clock.now_ms += ms
+    ticks.executor.blocking.deadline_passed()
+    await ticks.settle()
+
+
 def served(clients: list[Client]) -> list[int]:
     """The numbers of those who have a reply by now."""
     return [number for number, client in enumerate(clients) if client.replies()]
@@ -211,15 +218,11 @@ def test_what_becomes_overdue_is_tried_for_once(tmp_path: Path) -> None:
         await ticks.ask(admin, "XADD s 1-1 f v", "XGROUP CREATE s g 0", "XREADGROUP GROUP g gone STREAMS s >")
         clients = await crowd(ticks, CROWD, "XREADGROUP GROUP g c# COUNT 1 BLOCK 0 CLAIM 1000 STREAMS s >")
         before = tries()
-        ticks.clock.now_ms += 1002
-        ticks.executor.blocking.deadline_passed()
-        await ticks.settle()
+        await pass_ms(ticks, 1002)
         assert served(clients) == [0]
         assert tries() - before == 2
         # and they are tried again when that one has been idle for as long
-        ticks.clock.now_ms += 1002
-        ticks.executor.blocking.deadline_passed()
-        await ticks.settle()
+        await pass_ms(ticks, 1002)
         assert served(clients) == [1]
         assert len(ticks.executor.waiters) == CROWD - 2
         ticks.close()
@@ -355,9 +358,7 @@ def test_a_claim_that_becomes_due_is_not_for_one_who_has_left(tmp_path: Path, le
             gone.session.input.end()
         else:
             gone.session.begin_closing()
-        ticks.clock.now_ms += 1002
-        ticks.executor.blocking.deadline_passed()
-        await ticks.settle()
+        await pass_ms(ticks, 1002)
         assert gone.replies() == []
         assert gone.is_closed
         assert b"$3\r\n1-1\r\n" in stays.replies()[0]
@@ -413,9 +414,7 @@ def test_a_claim_goes_on_behind_ten_thousand_deleted_entries_and_does_not_turn_f
         assert tries() == 1 and waiting.replies() == []
         replies: list[bytes] = []
         while not (replies := waiting.replies()):
-            ticks.clock.now_ms += 100
-            ticks.executor.blocking.deadline_passed()
-            await ticks.settle()
+            await pass_ms(ticks, 100)
             assert ticks.clock.now_ms < began_ms + 3000, "it looks at the same entries again and again"
         assert b"%d-0" % count in replies[0] and b"%d-0" % (count - 1) in replies[0]
         assert tries() <= 5
@@ -435,9 +434,7 @@ def test_a_claim_behind_one_released_and_ten_thousand_deleted_entries_does_not_t
         TRIED.clear()
         waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 60000 STREAMS s >")
         for _ in range(20):
-            await ticks.settle()
-            ticks.clock.now_ms += 2
-            ticks.executor.blocking.deadline_passed()
+            await pass_ms(ticks, 2)
         assert waiting.replies() == []
         assert 2 <= tries() <= 5
         ticks.close()
@@ -458,9 +455,7 @@ def test_a_claim_that_goes_on_far_behind_finds_what_was_released_meanwhile(tmp_p
         await ticks.settle()
         replies: list[bytes] = []
         for _ in range(10):
-            ticks.clock.now_ms += 2
-            ticks.executor.blocking.deadline_passed()
-            await ticks.settle()
+            await pass_ms(ticks, 2)
             replies += waiting.replies()
         assert len(replies) == 1 and b"10600-0" in replies[0]
         ticks.close()
