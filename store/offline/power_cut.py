@@ -9,10 +9,11 @@ import lmdb
 
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
+from riverbed.store.disk.real_files import require_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import LogHome
-from riverbed.store.offline.replaced import Action, cut_off
+from riverbed.store.offline.replaced import REPLACED_DIRECTORY, Action, cut_off
 from riverbed.store.options import DEFAULT_MAP_BYTES
 from riverbed.store.swap import Places, end_compaction
 from riverbed.store.tables.data_file import power_loss
@@ -35,6 +36,7 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
     that is not to be cut off, as it is not `load_truncated`: StoreError; the mark stays for a start that may.
     """
     places.require_plain()
+    require_directory(places.state.parent / REPLACED_DIRECTORY)  # not a link, which may lead anywhere
     was_cut = power_loss.is_in_doubt(places.state)
     if power_loss.is_marked(places.state) and not was_cut:
         _sync_log(places, files)

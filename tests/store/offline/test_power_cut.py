@@ -90,6 +90,18 @@ def test_a_trial_cuts_nothing_and_a_compaction_tells_and_keeps_what_it_cuts(tmp_
     assert kept.name in done.stderr and before.endswith(kept.read_bytes())
 
 
+@pytest.mark.parametrize("tool", [["compact"], ["check", "--repair"]])
+def test_nothing_that_is_kept_goes_where_a_link_leads(tmp_path: Path, tool: list[str]) -> None:
+    directory = cut(tmp_path / "cut")
+    log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    before = log.read_bytes()
+    (tmp_path / "elsewhere").mkdir()
+    (directory / "replaced").symlink_to(tmp_path / "elsewhere")
+    assert CliRunner().invoke(main, [*tool, str(directory)]).exit_code == 2
+    assert log.read_bytes() == before and is_marked(directory / "state")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 def test_a_repair_tells_and_keeps_what_it_cuts_of_a_store_that_is_sound_then(tmp_path: Path) -> None:
     directory = cut(tmp_path / "cut")
     result = CliRunner().invoke(main, ["check", str(directory), "--repair"])
