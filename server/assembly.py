@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.background.checkpoints.checkpoints import Checkpoints
+from riverbed.server.background.expiry import Expiry
 from riverbed.server.background.integrity.repairs import Repairs
 from riverbed.server.background.integrity.scrub import Scrub
 from riverbed.server.background.log_rewrite import Rewriting
@@ -102,6 +103,7 @@ class Server:
             failures=executor.failures,
             sliced_commands=executor.sliced_commands,
         )
+        self.expiry = Expiry(core, executor, executor.gate, failures=executor.failures, blocking=executor.blocking)
         self.maintenance = Maintenance(
             core,
             executor,
@@ -109,7 +111,7 @@ class Server:
             self.checkpoints,
             failures=executor.failures,
             sliced_commands=executor.sliced_commands,
-            blocking=executor.blocking,
+            expiry=self.expiry,
             evictor=self.evictor,
             kill=executor.control.kill,
             leave=executor.departures.begin,

@@ -1,4 +1,4 @@
-"""What the server does between requests: purging, expiry, checks of the disk and of idle clients.
+"""What the server does between requests: purging, checks of the disk and of idle clients; `expiry.py` is one of them.
 
 Each piece is a timer on the loop and takes a bounded slice of a turn, so that no client waits for more than a few
 milliseconds.
@@ -15,16 +15,14 @@ from typing import TYPE_CHECKING, Final
 import lmdb
 
 from riverbed.server.background.readers import Readers
-from riverbed.store.databases import consumer_ttl
 from riverbed.store.disk.locks.held_directory import LOG_MOVED, MOVED
 from riverbed.store.errors import LACKS_ROOM, DamagedRowError, LogWriteError, StateLostError
-from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
     from riverbed.server.background.checkpoints.checkpoints import Checkpoints
+    from riverbed.server.background.expiry import Expiry
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
-    from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.sliced_commands import SlicedCommands
@@ -42,8 +40,6 @@ _EXPECTED: Final = (DamagedRowError, lmdb.Error)
 PURGE_SLICE_S: Final = 0.002
 PURGE_PAUSE_S: Final = 0.002
 CYCLE_S: Final = 0.1
-EXPIRE_SLICE_S: Final = 0.002
-EXPIRE_BATCH: Final = 64
 RETRY_S: Final = 1.0
 # A long reply reads a view, which keeps its pages from being used again.  A reply without progress may do this for so
 # long, and for less when other clients wait for a view and cannot have one.
@@ -64,7 +60,7 @@ class Maintenance:
         *,
         failures: Failures,
         sliced_commands: SlicedCommands,
-        blocking: Blocking,
+        expiry: Expiry,
         evictor: Evictor,
         kill: Callable[[Session], None],
         leave: Callable[[Iterator[None]], None],
@@ -81,7 +77,7 @@ class Maintenance:
         self._checkpoints = checkpoints
         self._failures = failures
         self._sliced_commands = sliced_commands
-        self._blocking = blocking
+        self._expiry = expiry
         self._evictor = evictor
         self._kill = kill
         self._leave = leave
@@ -89,7 +85,6 @@ class Maintenance:
         self._purge_timer: asyncio.TimerHandle | None = None
         self._cycle_timer: asyncio.TimerHandle | None = None
         self._cycles = 0
-        self._expire_again_s = 0.0
         self._rotate_error: str | None = None  # the last one that was logged
         self._reported_refusal: Refusal | None = None  # what the log said last
         # a full sync replaces the tables
@@ -102,6 +97,7 @@ class Maintenance:
         for timer in (self._purge_timer, self._cycle_timer):
             if timer is not None:
                 timer.cancel()
+        self._expiry.stop()
 
     # -- purging -------------------------------------------------------------------------------------------------------
 
@@ -137,18 +133,8 @@ class Maintenance:
         self._cycle_timer = self._loop.call_later(CYCLE_S, self._cycle)
         self._cycles += 1
         now_ms = self._core.now_ms()
-        txn = self._engine.txn
-        # a replica that is to take over would not be level with what expires meanwhile
-        if not self._gate.is_paused and self._clock.monotonic() >= self._expire_again_s:
-            mark = txn.mark()
-            try:
-                self._expire(now_ms)
-            except _EXPECTED as error:
-                self._expire_again_s = self._clock.monotonic() + RETRY_S
-                if not self._undo("what removes expired keys", error, mark):
-                    return
-        if txn.log:
-            self._ticks.want_tick()
+        if not self._expiry.look():
+            return
         self.purge_soon()
         if self._cycles % CYCLES_A_SPACE_CHECK == 0:
             if not self._check_directory():
@@ -159,17 +145,6 @@ class Maintenance:
         for run in self.periodic:
             run()
         self._stats.sample(self._clock.monotonic())
-
-    def _expire(self, now_ms: int) -> None:
-        """Delete keys, producer IDs and consumers whose time has passed, for a slice."""
-        txn = self._engine.txn
-        end = self._clock.monotonic() + EXPIRE_SLICE_S
-        while txn.expire_due(now_ms, EXPIRE_BATCH) == EXPIRE_BATCH and self._clock.monotonic() < end:
-            pass
-        idempotence.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end)
-        if self._engine.refusal is None:
-            waiting = self._blocking.waiting_consumers
-            consumer_ttl.sweep(txn, now_ms, lambda: self._clock.monotonic() >= end, waiting)
 
     def _report_refusal(self) -> None:
         """Log why writes are refused, or that they are taken again, whatever has noticed it."""

@@ -227,8 +227,8 @@ def _rotate_left(half: int) -> int:
     return (half << 1 | half >> 63) & MAX_HALF
 
 
-def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
-    """Drop records older than their stream's duration until `expired()`; -> whether the end of the table was reached.
+def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> int:
+    """Drop records older than their stream's duration until `expired()`; -> how many.
 
     The next call goes on where this one ends: of very many streams each has its turn.
 
@@ -236,6 +236,7 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
     """
     times = txn.cursor("idmp_times")
     start, txn.records_place = txn.records_place, b""
+    dropped = 0
     while seek(times, start):
         records_no = decode_stream_prefix(times.key())
         prefix = stream_prefix(records_no)
@@ -249,17 +250,18 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> bool:
             if id_ms(entry_id) > now_ms - duration_s * 1000:
                 break
             _drop_record(txn, packed_record)
+            dropped += 1
             txn.swept = True
             if expired():
                 txn.records_place = prefix
-                return False
+                return dropped
             if not seek(times, key):
                 break
         start = stream_prefix(records_no + 1)
         if expired():
             txn.records_place = start
-            return False
-    return True
+            break
+    return dropped
 
 
 def _drop_record(txn: Transaction, packed_record: bytes) -> None:

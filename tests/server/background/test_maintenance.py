@@ -1,4 +1,4 @@
-"""What the server does by itself: expiry, purges, idle clients, and looking at the disk."""
+"""What the server does by itself: purges, idle clients, and looking at the disk."""
 
 from __future__ import annotations
 
@@ -27,57 +27,6 @@ NEARLY_FULL = (
     b"-MISCONF The disk is nearly full. Commands that need space are refused until there is some again; reading, "
     b"deleting and trimming go on.\r\n"
 )
-
-
-# -- expiry ------------------------------------------------------------------------------------------------------------
-
-
-def test_keys_nobody_asks_for_expire_and_are_logged_as_deleted(tmp_path: Path) -> None:
-    async def body() -> None:
-        ticks = Ticks(tmp_path)
-        client = ticks.connect()
-        await ticks.ask(client, *(f"XADD k{number} 1-1 f v" for number in range(200)))
-        await ticks.ask(client, *(f"PEXPIRE k{number} {100 if number % 2 else 200}" for number in range(200)))
-        ticks.server.maintenance.start()
-        await asyncio.sleep(3 * maintenance.CYCLE_S)
-        # no clock moved, so nothing is due
-        assert await ticks.ask(client, "DBSIZE") == [b":200\r\n"]
-        before = len(ticks.batches())
-        ticks.clock.now_ms += 150
-        await until_true(lambda: ticks.engine.txn.databases[0].size == 100)
-        ticks.clock.now_ms += 100
-        await until_true(lambda: ticks.engine.txn.databases[0].size == 0)
-        await ticks.settle()
-        lines = [line for batch in ticks.batches()[before:] for line in batch if line not in (b"MULTI", b"EXEC")]
-        assert sorted(lines[:100]) == sorted(b"DEL k%d" % number for number in range(1, 200, 2))
-        assert sorted(lines[100:]) == sorted(b"DEL k%d" % number for number in range(0, 200, 2))
-        ticks.server.checkpoints.checkpoint()
-        assert ticks.executor.stats.expired_keys == 200
-        ticks.close()
-        again = Ticks(tmp_path, files=ticks.files)
-        assert await again.ask(again.connect(), "DBSIZE") == [b":0\r\n"]
-        again.close()
-
-    in_loop(body())
-
-
-def test_a_deadline_that_was_moved_or_taken_away_is_not_the_old_one(tmp_path: Path) -> None:
-    async def body() -> None:
-        ticks = Ticks(tmp_path)
-        client = ticks.connect()
-        for line in (
-            *("XADD a 1-1 f v", "PEXPIRE a 100", "PERSIST a", "XADD b 1-1 f v", "PEXPIRE b 100", "PEXPIRE b 100000"),
-            *("XADD c 1-1 f v", "PEXPIRE c 100", "RENAME c d", "XADD e 1-1 f v", "PEXPIRE e 100", "DEL e"),
-            *("XADD e 1-1 f v", "XADD f 1-1 f v", "PEXPIRE f 100", "MOVE f 3", "COPY d g"),
-        ):
-            await ticks.ask(client, line)
-        ticks.server.maintenance.start()
-        ticks.clock.now_ms += 101
-        await until_true(lambda: ticks.engine.txn.databases[0].size == 3 and not ticks.engine.txn.databases[3].size)
-        assert await ticks.ask(client, "EXISTS a b e", "EXISTS d g c") == [b":3\r\n", b":0\r\n"]
-        ticks.close()
-
-    in_loop(body())
 
 
 # -- purges ------------------------------------------------------------------------------------------------------------

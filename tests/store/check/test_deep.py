@@ -163,7 +163,7 @@ def test_fields_of_the_same_length_are_compared(sound: Path) -> None:
 def test_an_expired_record_that_was_forgotten_is_no_difference(sound: Path) -> None:
     store = Store(sound)
     store.clock.now_ms += 10**9
-    assert sweep(store.txn, store.clock.now_ms, lambda: False)
+    assert sweep(store.txn, store.clock.now_ms, lambda: False) == 2
     store.engine.checkpoint()
     assert store.count("idmp_ids") == 0
     store.engine.close()

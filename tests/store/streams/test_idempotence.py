@@ -26,7 +26,7 @@ def rows(store: Store) -> list[int]:
 
 
 def sweep_all(store: Store, now_ms: int) -> None:
-    assert sweep(store.txn, now_ms, lambda: False)
+    sweep(store.txn, now_ms, lambda: False)
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +109,11 @@ def test_a_sweep_looks_at_no_more_streams_than_it_has_time_for_and_at_all_of_the
         store.add(key, "200000-0")
         record(store, b"p", b"i", "200000-0" if number < 4 else "1-0", key)
     for number in range(5):
-        assert not sweep(store.txn, 200_000, lambda: True)
+        assert sweep(store.txn, 200_000, lambda: True) == (number == 4)
         assert (find(store, b"p", b"i", b"k4") is None) is (number == 4)
-    assert sweep(store.txn, 200_000, lambda: True)
-    assert not sweep(store.txn, 200_000, lambda: True)  # it begins again
+        assert store.txn.records_place
+    sweep(store.txn, 200_000, lambda: True)
+    assert not store.txn.records_place  # it begins again
     assert rows(store)[1] == 4
 
 
@@ -120,7 +121,7 @@ def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(store: Store) -> No
     for number in range(6):
         record(store, b"p%d" % number, b"i", f"{number}-1")
     store.checkpoint()
-    assert not sweep(store.txn, 1 << 40, lambda: True)
+    assert sweep(store.txn, 1 << 40, lambda: True) == 1
     assert records_of(store).tracked() == (5, 5)
     assert store.engine.needs_checkpoint
     sweep_all(store, 1 << 40)

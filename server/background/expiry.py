@@ -1,0 +1,105 @@
+"""Deletes what has expired: keys, records of producers, and consumers that stayed away.
+
+It looks ten times a second, for a slice.  Where that was not all, it goes on after a pause, for at most a quarter of
+the time, as Redis does: deadlines that come faster than that wait, and their keys are gone for clients meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import lmdb
+
+from riverbed.store.databases import consumer_ttl
+from riverbed.store.errors import DamagedRowError, StateLostError
+from riverbed.store.streams import idempotence
+
+if TYPE_CHECKING:
+    from riverbed.server.commands.core import Core
+    from riverbed.server.execution.blocking import Blocking
+    from riverbed.server.execution.failures import Failures
+    from riverbed.server.execution.gate import Gate
+    from riverbed.server.execution.ticks import Ticks
+
+SLICE_S: Final = 0.002
+PAUSE_S: Final = 0.006
+BATCH: Final = 64
+RETRY_S: Final = 1.0
+
+
+class Expiry:
+    """What expires on one server."""
+
+    def __init__(self, core: Core, ticks: Ticks, gate: Gate, *, failures: Failures, blocking: Blocking) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._monotonic = core.clock.monotonic
+        self._ticks = ticks
+        self._gate = gate
+        self._failures = failures
+        self._blocking = blocking
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._again_s = 0.0
+        # Each is the first in its turn: where one of them takes all the time, the others are not to wait for it.
+        self._kinds: deque[Callable[[int, float], bool]] = deque((self._keys, self._records, self._consumers))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def look(self) -> bool:
+        """Take a slice now, unless one is to come soon, and more where that was not all; -> whether the server goes on.
+
+        What an error undid is tried again after a second.
+        """
+        # a replica that is to take over would not be level with what expires meanwhile
+        if self._timer is not None or self._gate.is_paused or self._monotonic() < self._again_s:
+            return True
+        txn = self._engine.txn
+        mark = txn.mark()
+        try:
+            is_behind = self._slice()
+        except (DamagedRowError, lmdb.Error) as error:
+            self._again_s = self._monotonic() + RETRY_S
+            try:
+                self._failures.undo_chore("what removes expired keys", error, mark)
+            except StateLostError as failure:
+                self._ticks.give_up(failure)
+                return False
+            return True
+        if txn.log:
+            self._ticks.want_tick()
+        if is_behind:
+            self._timer = self._loop.call_later(PAUSE_S, self._go_on)
+        return True
+
+    def _go_on(self) -> None:
+        self._timer = None
+        self.look()
+
+    def _slice(self) -> bool:
+        """Delete what has expired, until one kind of it has taken all the time; -> whether it has."""
+        end_s = self._monotonic() + SLICE_S
+        now_ms = self._core.now_ms()
+        self._kinds.rotate(1)
+        return any(expire(now_ms, end_s) for expire in self._kinds)
+
+    def _keys(self, now_ms: int, end_s: float) -> bool:
+        while self._engine.txn.expire_due(now_ms, BATCH) == BATCH:
+            if self._monotonic() >= end_s:
+                return True
+        return False
+
+    def _records(self, now_ms: int, end_s: float) -> bool:
+        dropped = idempotence.sweep(self._engine.txn, now_ms, lambda: self._monotonic() >= end_s)
+        return dropped > 0 and self._monotonic() >= end_s
+
+    def _consumers(self, now_ms: int, end_s: float) -> bool:
+        if self._engine.refusal is not None:
+            return False
+        waiting = self._blocking.waiting_consumers
+        return not consumer_ttl.sweep(self._engine.txn, now_ms, lambda: self._monotonic() >= end_s, waiting)
