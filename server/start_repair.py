@@ -36,7 +36,7 @@ def mended(config: Config, error: Exception) -> bool:
             Replayer().execute,
             now_ms=time.time_ns() // 1_000_000,
             load_truncated=config.aof_load_truncated,
-            cut=lambda lost: log.warning("after a power cut: %s", lost),
+            cut=lambda lost: log.warning("%s", lost),
         )
     except (StoreError, lmdb.Error, OSError) as failure:
         log.error("the tables were not mended: %s", " ".join(str(failure).split()))

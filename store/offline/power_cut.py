@@ -78,4 +78,7 @@ def _cut_lost_writes(places: Places, files: Files, load_truncated: bool) -> Acti
         log.follows_power_cut = True
         for _ in log.read(start, durable=synced):
             pass
-        return cut_off(log.torn_tail, directory, files) if log.may_cut and log.torn_tail is not None else None
+        if not log.may_cut or log.torn_tail is None:
+            return None
+        done, kept = cut_off(log.torn_tail, directory, files)
+        return Action(f"after a power cut: {done}", kept)

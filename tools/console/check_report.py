@@ -102,8 +102,8 @@ class CheckReport:
 
     def acted(self, actions: list[Action]) -> None:
         """Report `actions`, which repaired the violations so far; only violations found later count from now on."""
-        self._mended = [asdict(violation) for violation in self._found]
-        self._actions = actions
+        self._mended += [asdict(violation) for violation in self._found]
+        self._actions += actions
         self._found, self._count, self._is_cut_short = [], 0, False
         with self._above_the_bar():
             for action in actions:

@@ -27,8 +27,7 @@ from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.offline.repair import Repair, RepairError
 from riverbed.tools.console.check_report import CheckReport
-from riverbed.tools.console.console import FOUND, Failure, failures_explained, notes
-from riverbed.tools.console.keytext import shown
+from riverbed.tools.console.console import FOUND, Failure, failures_explained
 from riverbed.tools.console.steps import StepProgress
 
 # A broken index breaks one promise for every entry; a million such lines help no reader.
@@ -194,7 +193,7 @@ def _repair(store: _Store, report: CheckReport) -> None:
     report.is_exhaustive = True
     with store.repair(report) as repair:
         if repair.lost is not None:
-            notes().print(shown(f"after a power cut: {repair.lost}"), markup=False)
+            report.acted([repair.lost])
         check = store.check(is_held=True)
         found = _look(check, report)
         if not found and check.torn_tail is None:

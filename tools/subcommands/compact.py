@@ -104,7 +104,9 @@ def compact(
       riverbed compact /srv/riverbed --older-than 30d --key 'log:*'
       riverbed compact /srv/riverbed --maxlen 100000 --acked
 
-    Exit status 0: done, 2: not done, and the store is as it was, 130: interrupted, likewise.
+    What a killed compaction or a power cut has left is cleared up first, as a start of the server does.
+
+    Exit status 0: done, 2: not done, and the store is as it was otherwise, 130: interrupted, likewise.
     """
     if (pattern is not None or db is not None) and older_than is None and maxlen is None and not acked:
         raise Failure("--key and --db say whose entries go: add --older-than, --maxlen or --acked")
@@ -132,7 +134,7 @@ def compact(
             if compaction.has_settled:
                 notes().print("cleared up after a compaction that was interrupted")
             if compaction.lost is not None:
-                notes().print(shown(f"after a power cut: {compaction.lost}"), markup=False)
+                notes().print(shown(str(compaction.lost)), markup=False)
             plan = compaction.plan()
             if not dry_run:
                 if not yes:
@@ -157,7 +159,7 @@ def _confirm(directory: Path, plan: Plan, keep: Retention, *, as_json: bool) -> 
     if as_json or sys.stdin is None or not sys.stdin.isatty():
         if keep.is_anything:
             count = counted(plan.trimmed_entries, "entry")
-            raise Failure(f"about {count} would be dropped: add --yes, or look with --dry-run; nothing was changed")
+            raise Failure(f"about {count} would be dropped: add --yes, or look with --dry-run; not compacted")
         return
     console = notes()
     console.print(f"[bold]{escape(str(directory))}[/] will be compacted")
@@ -167,7 +169,7 @@ def _confirm(directory: Path, plan: Plan, keep: Retention, *, as_json: bool) -> 
     except EOFError:  # Ctrl-D
         answer = ""
     if not answer.strip().lower().startswith("y"):
-        raise Failure("not compacted; nothing was changed")
+        raise Failure("not compacted")
 
 
 def _question(plan: Plan) -> str:

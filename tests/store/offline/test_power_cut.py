@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -106,8 +107,20 @@ def test_a_repair_tells_and_keeps_what_it_cuts_of_a_store_that_is_sound_then(tmp
     directory = cut(tmp_path / "cut")
     result = CliRunner().invoke(main, ["check", str(directory), "--repair"])
     assert result.exit_code == 0
-    assert "after a power cut: cut " in result.stderr
+    assert "repaired: after a power cut: cut " in result.stderr
     assert len(list((directory / "replaced").iterdir())) == 1
+
+
+def test_what_a_repair_cuts_stands_in_its_report_beside_what_it_mends(tmp_path: Path) -> None:
+    directory = cut(tmp_path / "cut")
+    for _ in range(2):  # the newest state of the tables is not believed after a power cut
+        damage(directory, do.stream(length=9))
+    result = CliRunner().invoke(main, ["check", str(directory), "--repair", "--json"])
+    report = json.loads(result.stdout)
+    first, second = report["repaired"]
+    assert first["done"].startswith("after a power cut: cut ") and Path(first["kept"]).exists()
+    assert second["done"].startswith("made the tables again") and Path(second["kept"]).exists()
+    assert report["mended"] and report["sound"]
 
 
 def test_broken_pages_do_not_kill_a_tool_that_ends_a_power_cut(tmp_path: Path) -> None:
@@ -144,7 +157,7 @@ def test_a_start_that_may_cut_nothing_leaves_log_and_mark_as_they_are(tmp_path: 
     assert not (directory / "replaced").exists()
     told: list[Action] = []
     mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=True, cut=told.append)
-    assert [str(action).startswith("cut ") for action in told] == [True]
+    assert [str(action).startswith("after a power cut: cut ") for action in told] == [True]
     store = Store(directory)
     assert store.stream().length == 4
     assert store.violations() == []
