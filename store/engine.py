@@ -195,6 +195,7 @@ class Engine:
         self.state.require()
         txn = self.txn
         assert not txn.log, "a tick is open"
+        self.restore_lost()
         txn.lose_observers()
         keep_expired, txn.keep_expired = txn.keep_expired, True  # the primary says when a key has expired
         appended = False
@@ -243,6 +244,14 @@ class Engine:
         txn.log_db = NO_DATABASE
         self.commit(now_ms)
         self.state.restore(txn.changes)
+
+    def restore_lost(self) -> None:
+        """Have back what the log has and memory has lost, see `LoggedCommands.lose`; call it between commands.
+
+        Raises as `rollback` does.
+        """
+        if self.txn.has_lost:
+            self.rollback(int(self.clock.time() * 1000), self.txn.mark())
 
     def reload(self, *, from_log: bool) -> None:
         """Read the state from the tables again, or make them again of the whole log, between ticks.
@@ -315,6 +324,7 @@ class Engine:
         then waits for the disk; so does the next checkpoint.  Raises LogWriteError, lmdb.Error, StateLostError.
         """
         self.state.require()
+        self.restore_lost()
         self.end_checkpoint()
         if self.log.writer.fd < 0:
             self.keeper.begin_file_if_needed()
@@ -327,6 +337,9 @@ class Engine:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
         except (DamagedRowError, lmdb.Error) as error:
             raise self._tables_failed(error) from None
+        except BaseException:
+            self.txn.lose()
+            raise
         self.space.uncommitted_bytes = 0
         self._changes_at_checkpoint = self.txn.changes
         self.txn.swept = False
@@ -351,6 +364,9 @@ class Engine:
             write()
         except (DamagedRowError, lmdb.Error) as error:
             raise self._tables_failed(error) from None
+        except BaseException:
+            self.txn.lose()
+            raise
 
     def _tables_failed(self, error: DamagedRowError | lmdb.Error) -> DamagedRowError | lmdb.Error:
         """Have the state as it was before LMDB could not write; -> the error to raise.  Raises StateLostError."""

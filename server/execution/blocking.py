@@ -19,6 +19,7 @@ from riverbed.server.commands.streams.options import parse_read
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.waiters import Place, Waiters
 from riverbed.server.protocol.replies import NULL_ARRAY, Block
+from riverbed.store.errors import TABLE_DAMAGE
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
@@ -112,16 +113,30 @@ class Blocking:
         end = self._core.clock.monotonic() + self.turn_s
         while self.waiters.has_work:
             self.waiters.leave()
-            session = self.waiters.join()
-            if session is not None and not self._has_left(session):
-                assert session.blocked is not None
-                if self._gate.is_paused:
-                    self._hold(session)
-                else:
-                    self._retry(session, session.blocked)
+            joined = self.waiters.join()
+            if joined is not None and self._has_news(*joined):
+                self._try_again(joined[0])
             if self._core.clock.monotonic() >= end:
                 self._turns.want_tick()
                 return
+
+    def _has_news(self, session: Session, start: int, end: int) -> bool:
+        """Whether there is something for a client at its keys from one index to another, which it waits for now."""
+        assert session.blocked is not None and session.blocked.has_news is not None, "it has joined"
+        try:
+            return session.blocked.has_news(start, end)
+        except TABLE_DAMAGE as error:
+            self._calls.failures.met_between_commands(error)
+            return True  # the command, which meets it as well, is answered
+
+    def _try_again(self, session: Session) -> None:
+        """Run the client's command again, now or behind a pause, if it has not left or been answered."""
+        if session.blocked is None or self._has_left(session):
+            return
+        if self._gate.is_paused:
+            self._hold(session)
+        else:
+            self._retry(session, session.blocked)
 
     def serve(self) -> None:
         """Run the commands of clients that wait for changed keys again, in the order in which the clients came."""

@@ -337,6 +337,7 @@ class Executor:
         """Run what was submitted, commit it, then send the replies."""
         begun = self._time()
         self._tick_due = False
+        self.failures.restore_lost()
         if self.sliced_commands:
             self.sliced_commands.take_turn(has_requests=bool(self.queue))
         if not self.is_alone:
@@ -400,10 +401,8 @@ class Executor:
         """Let go of rows in memory.  Beside damage that is left until it is mended; the replies do not wait for it."""
         try:
             self.txn.bound_caches()
-        except TABLE_DAMAGE:
-            self.failures.damage_met()
-            if self.txn.has_lost:
-                self.failures.roll_back(self.txn.mark())
+        except TABLE_DAMAGE as error:
+            self.failures.met_between_commands(error)
 
     def _synced(self, seconds: float) -> None:
         """Note how long a sync of the log took."""

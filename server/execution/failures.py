@@ -199,6 +199,17 @@ class Failures:
             self.has_committed |= self._engine.log.end != before
             self.settle_replies()
 
+    def met_between_commands(self, damage: Exception) -> None:
+        """Have damage mended that no command has met, and have back what it has lost.  Raises StateLostError."""
+        self._damage.note(f"between commands: {damage}", self._core.clock.monotonic())
+        self.damage_met()
+        self.restore_lost()
+
+    def restore_lost(self) -> None:
+        """Have back, between commands, what the log has and memory has lost.  Raises StateLostError."""
+        if self._engine.txn.has_lost:
+            self.roll_back(self._engine.txn.mark())
+
     def commit_early(self) -> None:
         """Commit what has run so far, before the end of the tick, or between ticks.
 

@@ -155,8 +155,8 @@ class Waiters:
         """Whether clients are joining or leaving the lines of very many keys."""
         return bool(self._joining or self._leaving)
 
-    def join(self) -> Session | None:
-        """Put a client that waits for very many keys into the next lines; -> it, if there is something for it there."""
+    def join(self) -> tuple[Session, int, int] | None:
+        """Put a client that waits for very many keys into the next lines; -> it, and those keys from .. up to .."""
         if not self._joining:
             return None
         session, start = next(iter(self._joining.items()))
@@ -168,7 +168,7 @@ class Waiters:
         else:
             del self._joining[session]
         self._enter(session, block, _topics(block, start, end))
-        return session if block.has_news(start, end) else None
+        return session, start, end
 
     def leave(self) -> None:
         """Take a client that has waited for very many keys out of the next lines."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverbed.store.databases.turns import Turns
-from riverbed.store.errors import DamagedRowError
 from riverbed.store.streams.runs import lend, lend_row, put_all_rows, put_rows, take_back
 from riverbed.store.wire import append, keys_in_order, load, unknown_keys
 
@@ -189,7 +188,8 @@ class LentStreams:
         None when it is not lent, or was lent by its row, and this is in its table again.  The object of a stream that
         was lent so, and has opened nodes since, is made by `read` of the row that is still in the table.
 
-        Raises DamagedRowError, where that is damaged or what entries have trimmed: the transaction is to be undone.
+        Raises DamagedRowError, where that is damaged or what entries have trimmed.  Whatever it raises, the transaction
+        is to be undone.
         """
         tail = self._tails.pop(key, None)
         if tail is None:
@@ -206,7 +206,7 @@ class LentStreams:
                     return None
                 stream = read(key)
             take_back(stream, tail)
-        except DamagedRowError:
+        except BaseException:
             self._txn.lose()  # the stream is in no cache any more
             raise
         return stream

@@ -10,7 +10,7 @@ import lmdb
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import require_directory
-from riverbed.store.errors import CorruptionError, StoreError
+from riverbed.store.errors import TABLE_DAMAGE, CorruptionError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import LogHome
 from riverbed.store.offline.replaced import REPLACED_DIRECTORY, Action, cut_off
@@ -33,7 +33,8 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
 
     Other damage stays, for the tool to find.  After a kill the log is synced: without the mark, which goes, a start
     would take what a power cut takes from it for damage.  Raises as `settle` does, and if the log has lost something
-    that is not to be cut off, as it is not `load_truncated`: StoreError; the mark stays for a start that may.
+    that is not to be cut off, as it is not `load_truncated`: StoreError.  The mark stays for a start that may, as it
+    does where the tables cannot be opened for another reason than damage.
     """
     places.require_plain()
     require_directory(places.state.parent / REPLACED_DIRECTORY)  # not a link, which may lead anywhere
@@ -44,7 +45,7 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
     has_settled = end_compaction(places, files)
     lost: Action | None = None
     if was_cut:
-        with contextlib.suppress(*((StoreError,) if load_truncated else ())):
+        with contextlib.suppress(*((CorruptionError,) if load_truncated else ())):
             lost = _cut_lost_writes(places, files, load_truncated)
     if power_loss.is_marked(places.state):  # last: where this is killed, the next start or tool does all of it again
         power_loss.end_use(places.state)
@@ -73,7 +74,7 @@ def _cut_lost_writes(places: Places, files: Files, load_truncated: bool) -> Acti
                 txn = WriteTxn(tables)
                 start, synced = txn.position, txn.synced
                 txn.abort()
-        except (StoreError, lmdb.Error):
+        except (CorruptionError, lmdb.InvalidError, *TABLE_DAMAGE):
             return None  # they tell no more what of the log was durable
         log.follows_power_cut = True
         for _ in log.read(start, durable=synced):

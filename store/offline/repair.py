@@ -164,7 +164,7 @@ class Repair:
             shutil.rmtree(self._work)
             self._files.sync_directory(self._directory)
         # a manifest that cannot be read; the check finds it as well
-        with contextlib.suppress(*((StoreError,) if self._load_truncated else ())):
+        with contextlib.suppress(*((CorruptionError,) if self._load_truncated else ())):
             settled = settle_after_power_cut(self._places, self._files, load_truncated=self._load_truncated)
             self.lost = settled.lost
 

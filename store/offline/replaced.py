@@ -46,7 +46,12 @@ def cut_off(torn: TornTail, directory: Path, files: Files) -> Action:
     path = Path(torn.file)
     kept = unused_path(directory, f"{path.name}.from-{torn.position}", files)
     partial = kept.with_name(f"{kept.name}.partial")
-    copy_stretch(path, partial, torn.position, None, files)
+    try:
+        copy_stretch(path, partial, torn.position, None, files)
+    except BaseException:  # a full disk is left as it was
+        if files.exists(partial):
+            files.unlink(partial)
+        raise
     files.rename(partial, kept)
     files.sync_directory(kept.parent)
     cut_file(path, torn.position, files)

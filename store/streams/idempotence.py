@@ -29,7 +29,7 @@ from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.places import seek, seek_below
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import lmdb
 
@@ -230,38 +230,40 @@ def _rotate_left(half: int) -> int:
 def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> int:
     """Drop records older than their stream's duration until `expired()`; -> how many.
 
-    The next call goes on where this one ends: of very many streams each has its turn.
+    The next call begins with the stream behind the one where this ends: of very many streams each has its turn.
 
     Not logged: every server sweeps by its own clock, and a record that is due may be used until it is dropped.
     """
     times = txn.cursor("idmp_times")
-    start, txn.records_place = txn.records_place, b""
     dropped = 0
-    while seek(times, start):
-        records_no = decode_stream_prefix(times.key())
+    for records_no in _in_turn(times, txn.records_place):
         prefix = stream_prefix(records_no)
         row = txn.lmdb.get(prefix, db=txn.handles["idmp"])
-        if row is None:  # dead, and half purged by an earlier version, which began with this row
-            start = stream_prefix(records_no + 1)
-            continue
-        duration_s = idmp.RecordsRow.unpack(prefix, row).duration_s
-        while (key := times.key()).startswith(prefix):
-            packed_record, entry_id = idmp.decode_record_time_key(key)
-            if id_ms(entry_id) > now_ms - duration_s * 1000:
-                break
-            _drop_record(txn, packed_record)
-            dropped += 1
-            txn.swept = True
-            if expired():
-                txn.records_place = prefix
-                return dropped
-            if not seek(times, key):
-                break
-        start = stream_prefix(records_no + 1)
+        if row is not None:  # else dead, and half purged by an earlier version, which began with this row
+            duration_s = idmp.RecordsRow.unpack(prefix, row).duration_s
+            while (key := times.key()).startswith(prefix):
+                packed_record, entry_id = idmp.decode_record_time_key(key)
+                if id_ms(entry_id) > now_ms - duration_s * 1000:
+                    break
+                _drop_record(txn, packed_record)
+                dropped += 1
+                txn.swept = True
+                if expired() or not seek(times, key):
+                    break
         if expired():
-            txn.records_place = start
-            break
+            txn.records_place = stream_prefix(records_no + 1)
+            return dropped
+    txn.records_place = b""
     return dropped
+
+
+def _in_turn(times: lmdb.Cursor[bytes], place: bytes) -> Iterator[int]:
+    """Move `times` to the first record of each stream, from `place` on, then of those before it; -> their numbers."""
+    for start, end in ((place, None), (b"", place)):
+        while seek(times, start) and (end is None or times.key() < end):
+            records_no = decode_stream_prefix(times.key())
+            yield records_no
+            start = stream_prefix(records_no + 1)
 
 
 def _drop_record(txn: Transaction, packed_record: bytes) -> None:

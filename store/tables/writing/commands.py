@@ -41,7 +41,7 @@ class LoggedCommands:
         self.changes = 0  # since the start, as Redis counts them: see `Engine.changes_since_checkpoint`
         self.unlogged: Unlogged | None = None
         self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
-        self.has_lost = False  # something that the log has is neither in rows nor in memory: it has met damage
+        self.has_lost = False  # something that the log has is neither in rows nor in memory
         self.log_db = NO_DATABASE
         self.observers: list[Observer] = []
         self.notify: Notify = ignore_change
@@ -91,7 +91,7 @@ class LoggedCommands:
         self._changed_at = len(self.log)
 
     def lose(self) -> None:
-        """Called when something that the log has is lost: whatever was done is to be undone."""
+        """Called when damage, or too little memory, has lost something that the log has: see `Engine.restore_lost`."""
         self.change_begins()
         self.has_lost = True
 

@@ -1,22 +1,25 @@
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 from click.testing import CliRunner
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.errors import StoreError
-from riverbed.store.offline import power_cut
+from riverbed.store.errors import StoreError, VersionError
+from riverbed.store.offline import power_cut, replaced
 from riverbed.store.offline.repair import mend_tables
 from riverbed.store.offline.replaced import Action
 from riverbed.store.swap import Places
 from riverbed.store.tables.data_file.power_loss import is_marked
+from riverbed.store.tables.environment import Tables
 from riverbed.tools.cli import main
 from tests.support.store.planting import damage, do
 from tests.support.store.stores import Store
@@ -74,6 +77,44 @@ def test_the_mark_of_the_power_cut_goes_with_what_it_has_left(tmp_path: Path) ->
     assert store.engine.recovery.torn_tail is None
     assert store.stream().length == 4
     store.kill()
+
+
+@pytest.mark.parametrize("error", [lmdb.MemoryError("no room for the map"), VersionError("of a later version")])
+@pytest.mark.parametrize("tool", [["compact"], ["check", "--repair"]])
+def test_tables_that_are_not_damaged_and_cannot_be_opened_leave_all_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, tool: list[str]
+) -> None:
+    directory = cut(tmp_path / "cut")
+    log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
+    before = log.read_bytes()
+
+    def refused(*_: object) -> Tables:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(power_cut, "Tables", refused)
+        result = CliRunner().invoke(main, [*tool, str(directory)])
+    assert result.exit_code == 2
+    assert str(error) in result.stderr
+    assert log.read_bytes() == before
+    store = Store(directory)
+    assert store.stream().length == 4
+    store.kill()
+
+
+def test_a_full_disk_keeps_no_part_of_what_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = cut(tmp_path / "cut")
+
+    def full(source: Path, target: Path, *_: object) -> None:
+        target.write_bytes(b"the beginning")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaced, "copy_stretch", full)
+        result = CliRunner().invoke(main, ["compact", str(directory)])
+    assert result.exit_code == 2
+    assert list((directory / "replaced").iterdir()) == []
+    assert is_marked(directory / "state")
 
 
 def test_a_trial_cuts_nothing_and_a_compaction_tells_and_keeps_what_it_cuts(tmp_path: Path) -> None:

@@ -112,9 +112,21 @@ def test_a_sweep_looks_at_no_more_streams_than_it_has_time_for_and_at_all_of_the
         assert sweep(store.txn, 200_000, lambda: True) == (number == 4)
         assert (find(store, b"p", b"i", b"k4") is None) is (number == 4)
         assert store.txn.records_place
-    sweep(store.txn, 200_000, lambda: True)
-    assert not store.txn.records_place  # it begins again
-    assert rows(store)[1] == 4
+    assert sweep(store.txn, 1 << 40, lambda: True) == 1
+    assert find(store, b"p", b"i", b"k0") is None  # it begins again
+    sweep_all(store, 1 << 40)
+    assert not store.txn.records_place
+    assert rows(store)[1] == 0
+
+
+def test_a_stream_whose_records_are_due_all_the_time_keeps_no_other_from_its_turn(store: Store) -> None:
+    for key in (b"a", b"b", b"c"):
+        store.add(key, "1-0")
+        for number in range(10):
+            record(store, b"p%d" % number, b"i", "1-0", key)
+    for _ in range(6):
+        assert sweep(store.txn, 1 << 40, lambda: True) == 1
+    assert [records_of(store, key).tracked()[1] for key in (b"a", b"b", b"c")] == [8, 8, 8]
 
 
 def test_a_sweep_stops_when_its_time_is_up_and_goes_on_later(store: Store) -> None:

@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.server.execution.waiters import AT_ONCE
 from riverbed.store.errors import DamagedRowError
+from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import STATE_DIRECTORY
+from riverbed.store.log.streamed.stream import LogStream
+from riverbed.store.streams.stream import Stream
+from tests.support.raw import encode
 from tests.support.ticks import Client, Ticks, in_loop
+from tests.support.waiting import until_true
 
 DAMAGED = b'-ERR a node of key "s" in database 0 is damaged'
 ENTRIES = 200
@@ -71,6 +77,65 @@ def test_trims_that_were_answered_are_not_lost_by_what_meets_the_damage(tmp_path
         assert await ticks.ask(ticks.connect(), "XLEN s", "XREVRANGE s + - COUNT 1") == [
             b":%d\r\n" % ENTRIES,
             b"*1\r\n*2\r\n$5\r\n%b\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n" % added[-1].encode(),
+        ]
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_wait_for_many_keys_that_meets_the_damage_loses_nothing_and_is_answered(tmp_path: Path) -> None:
+    """It looks at its keys between commands, thousands of them in several ticks."""
+
+    async def body() -> None:
+        ticks, client = await filled(tmp_path)
+        damage(ticks, 1)
+        await ticks.ask(client, "XADD other * f v")
+        ticks.engine.checkpoint()
+        ticks.executor.blocking.turn_s = 0.0
+        waiting = ticks.connect()
+        keys = [*(f"k{number}" for number in range(20 * AT_ONCE)), "s", "n"]
+        waiting.send(f"XREAD BLOCK 0 STREAMS {' '.join(keys)} {' '.join('$' for _ in keys)}")
+        await until_true(lambda: len(ticks.executor.waiters) == 1)
+        added = [f"{number}-1" for number in range(ENTRIES + 1, ENTRIES + 6)]
+        replies = await ticks.ask(client, *(f"XADD s MAXLEN {ENTRIES} {entry_id} f v" for entry_id in added))
+        assert replies == [b"$5\r\n%b\r\n" % entry_id.encode() for entry_id in added]
+        await until_true(lambda: not ticks.executor.waiters)
+        [reply] = waiting.replies()  # of tables that were made again of the log
+        assert [entry_id for entry_id in added if entry_id.encode() in reply] == added
+        [again] = await ticks.ask(client, f"XADD s {added[0]} f again")
+        assert again.startswith(b"-ERR ")
+        assert not ticks.executor.gave_up
+        ticks = end(ticks, tmp_path)
+        assert await ticks.ask(ticks.connect(), "XLEN s") == [b":%d\r\n" % ENTRIES]
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("meets", ["command", "checkpoint", "primary"])
+def test_what_memory_was_too_short_for_is_read_from_the_log_before_anything_else(tmp_path: Path, meets: str) -> None:
+    def short(key: bytes) -> Stream:
+        raise MemoryError
+
+    async def body() -> None:
+        ticks, client = await filled(tmp_path)
+        db = ticks.engine.txn.databases[0]
+        db.forget_cached()
+        ticks.engine.txn.cached_bytes = 0
+        await ticks.ask(client, *(f"XADD s {number}-1 f v" for number in range(ENTRIES + 1, ENTRIES + 16)))
+        assert db.lent_count == 1
+        with pytest.raises(MemoryError):
+            db._lent.take_back(b"s", short)
+        if meets == "checkpoint":
+            ticks.engine.checkpoint()
+        if meets == "primary":
+            stream, lines = LogStream(ticks.engine.offset, 1 << 20), encode(("XADD", "of", "1-1", "f", "v"))
+            stream.feed(lines + encode_annotation(lines, ticks.engine.offset + len(lines), 1))
+            ticks.engine.apply(list(iter(stream.next, None)))
+        assert ticks.engine.txn.has_lost is (meets == "command")
+        assert await ticks.ask(client, "XLEN s", "XREVRANGE s + - COUNT 1") == [
+            b":%d\r\n" % (ENTRIES + 15),
+            b"*1\r\n*2\r\n$5\r\n%d-1\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n" % (ENTRIES + 15),
         ]
         ticks.close()
 
