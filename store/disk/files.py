@@ -54,6 +54,9 @@ class Files(Protocol):
     def sync(self, fd: int, /) -> None:
         """Make contents and length durable."""
 
+    def sync_apart(self, fd: int, /) -> None:
+        """As `sync`, of a file that another thread syncs as well: each of the two is told of a write that failed."""
+
     def forget(self, fd: int, begin: int, size: int, /) -> None:
         """Have the system drop its copy of these durable bytes in memory; a hint.  Raises nothing."""
 
@@ -157,6 +160,17 @@ class OsFiles:
 
     def close_deleted(self, fd: int, /) -> None:
         close_file(fd)
+
+    def sync_apart(self, fd: int, /) -> None:
+        try:  # Linux tells once of it for each time that the file was opened
+            own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:  # another system, or too many files are open
+            self.sync(fd)
+            return
+        try:
+            self.sync(own)
+        finally:
+            os.close(own)
 
     def forget(self, fd: int, begin: int, size: int, /) -> None:
         if sys.platform != "darwin":

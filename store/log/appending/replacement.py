@@ -55,7 +55,7 @@ class Replacement:
         try:
             for fd in self._unsynced:
                 self._require_sound()
-                self._files.sync(fd)
+                self._files.sync_apart(fd)
         except OSError as error:
             self.sync_error = error
 

@@ -294,7 +294,7 @@ class LogWriter:
 
         Raises OSError, also when another sync has failed: this one may report success for what is lost.
         """
-        self._files.sync(unsynced.fd)
+        self._files.sync_apart(unsynced.fd)
         if self._condition.broken:
             raise OSError(self._condition.refusal)
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,45 @@ class FailsOneSync(OsFiles):
             self.fails = False
             raise OSError(errno.EIO, "Input/output error")
         super().sync(fd)
+
+
+class LosesAWrite(OsFiles):
+    """As Linux tells of a write that has failed: once for each time that the file was opened."""
+
+    def __init__(self) -> None:
+        self.in_sync: list[Callable[[], None]] = []  # called within the next sync of this thread
+        self.lost: Path | None = None  # the file
+        self._told: list[int] = []
+
+    def sync(self, fd: int, /) -> None:  # type: ignore[override]
+        if self.in_sync and threading.current_thread() is threading.main_thread():
+            self.in_sync.pop()()
+        if self.lost is not None and os.path.samestat(os.fstat(fd), self.lost.stat()) and fd not in self._told:
+            self._told.append(fd)
+            raise OSError(errno.EIO, "Input/output error")
+        OsFiles.sync(fd)
+
+
+def test_a_batch_is_not_answered_whose_write_was_lost_as_a_thread_syncs_the_file(tmp_path: Path) -> None:
+    files = LosesAWrite()
+    store = Store(tmp_path / "store", files=files, fsync=Fsync.ALWAYS)
+    store.add(b"s", "1-0")
+    store.commit()
+    durability = store.engine.begin_checkpoint(divides_log=True)
+
+    def meanwhile() -> None:
+        files.lost = store.engine.log.home.parts()[-1].path
+        thread = threading.Thread(target=durability.run)
+        thread.start()
+        thread.join()
+
+    files.in_sync.append(meanwhile)
+    store.add(b"s", "2-0")
+    with pytest.raises(LogWriteError, match="syncing the log failed"):
+        store.commit()
+    assert store.engine.log.broken
+    assert store.engine.refusal is not None
+    store.kill()
 
 
 @pytest.mark.parametrize("divides_log", [False, True])

@@ -356,6 +356,9 @@ class _Files(OsFiles):
         if file is not None:
             file.unsynced.append((at, data))
 
+    def sync_apart(self, fd: int, /) -> None:
+        self.sync(fd)
+
     def sync(self, fd: int, /) -> None:  # type: ignore[override]
         file = self._disk.file(fd)
         self._disk.wait()

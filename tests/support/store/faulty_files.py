@@ -194,6 +194,9 @@ class FaultyFiles:
             raise
         inode.sync()
 
+    def sync_apart(self, fd: int, /) -> None:
+        self.sync(fd)
+
     def truncate(self, fd: int, size: int, /) -> None:
         self._step("truncate")
         inode, _ = self._open[fd]
