@@ -332,6 +332,8 @@ class Engine:
         self.tables.retry_mark()
         if self.log.condition.refusal is not None:
             raise LogWriteError(self.log.condition.refusal)
+        if not self.tables.syncs_later:
+            self.keeper.sync()  # before the tables, which are durable with their commit
         durability = Durability(self.log, self.tables, self.clock)
         try:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
@@ -340,6 +342,7 @@ class Engine:
         except BaseException:
             self.txn.lose()
             raise
+        self.tables.committed()
         self.space.uncommitted_bytes = 0
         self._changes_at_checkpoint = self.txn.changes
         self.txn.swept = False
@@ -419,12 +422,16 @@ class Engine:
         return purge(self.txn, lambda: monotonic() >= end)
 
     def close(self, *, save: bool = True) -> None:
-        """Commit, checkpoint if `save`, and release the directory."""
+        """Commit, checkpoint if `save`, make the log durable in any case, and release the directory."""
         try:
             if self.txn.log:
                 self.commit(int(self.clock.time() * 1000))
-            if save and self.needs_checkpoint:
-                self.checkpoint()
+            try:
+                if save and self.needs_checkpoint:
+                    self.checkpoint()
+            finally:
+                if self.is_loaded and not self.log.broken:
+                    self.keeper.sync()
         finally:
             self.abandon()
 

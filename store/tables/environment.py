@@ -137,7 +137,7 @@ class Tables:
         except UnicodeEncodeError:
             raise StoreError(f"the name of {path} is not UTF-8, and LMDB wants that") from None
         was_made = False
-        may_be_marked = syncs_later
+        self._wants_mark = syncs_later
         self.is_new: bool
         self.failure: str | None = None  # why the last commit may not be on the disk; then no other may follow
         self._lacks_mark = False
@@ -146,7 +146,9 @@ class Tables:
         if syncs_later:
             was_made, syncs_later = _make_durably(directory, map_bytes)
             syncs_later = syncs_later and power_loss.prepare_use(path)
-        self._syncs_later = syncs_later
+        self.syncs_later = syncs_later  # else a commit is durable at once
+        self._is_marked = False
+        self._commits = 0  # without a mark
         self._reader_lock: int | None = None  # a lock that is held instead of registering as a reader of LMDB
         self._lock_file: int | None = None
         if readonly and not frozen:
@@ -170,8 +172,8 @@ class Tables:
             if not readonly:
                 self._require_names()
             if syncs_later:
-                power_loss.begin_use(path)
-            elif may_be_marked:
+                self._set_mark()
+            elif self._wants_mark:
                 power_loss.end_use(path)  # removes an older mark: from now on every commit is durable
             undo.pop_all()
 
@@ -325,7 +327,7 @@ class Tables:
 
         Raises lmdb.Error; then no other commit may follow, and the next start goes back to the commit before.
         """
-        if self._syncs_later:
+        if self.syncs_later:
             try:
                 self.env.sync(True)
             except lmdb.Error as error:
@@ -348,6 +350,24 @@ class Tables:
                 power_loss.distrust(self.path)
                 self._lacks_mark = False
 
+    def committed(self) -> None:
+        """Called behind a commit.  Sets the mark that there was no room for at the start, if there is now.
+
+        Without it a start after a power cut takes missing writes of the log for damage.  With it that start goes back
+        to the last commit but one: this has to be one that we have made.
+        """
+        if not self._wants_mark:
+            return
+        self._commits += 1
+        if self._commits > 1 and self._mapped.is_at_its_path:
+            with contextlib.suppress(OSError):
+                if power_loss.prepare_use(self.path):
+                    self._set_mark()
+
+    def _set_mark(self) -> None:
+        power_loss.begin_use(self.path)
+        self._wants_mark, self._is_marked = False, True
+
     def readers(self) -> list[Reader]:
         """The open read transactions of all processes, including those of killed processes."""
         lines = [line.split() for line in self.env.readers().splitlines()[1:]]  # the first line has headings
@@ -356,7 +376,7 @@ class Tables:
     def close(self, *, is_log_durable: bool = True) -> None:
         """Close the tables.  The mark that they are in use stays when a power cut may still take writes of the log."""
         self.retry_mark()
-        if self._syncs_later and self.failure is None:
+        if self._is_marked and self.failure is None:
             with contextlib.suppress(lmdb.Error, OSError):  # the mark stays, and the next start resolves it
                 self.env.sync(True)
                 if is_log_durable and self._mapped.is_at_its_path:

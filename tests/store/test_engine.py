@@ -460,6 +460,17 @@ def test_a_checkpoint_that_finds_no_room_loses_nothing_and_is_made_with_a_larger
 # -- the log's disk is full, or broken ---------------------------------------------------------------------------------
 
 
+def test_a_close_without_a_checkpoint_leaves_all_of_the_log_on_the_disk(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = Store(tmp_path / "store", files=files, fsync=Fsync.NO)
+    store.add(b"s", "1-0")
+    store.commit()
+    store.engine.close(save=False)
+    again = Store(tmp_path / "store", files=files.crash())
+    assert again.stream().length == 1
+    again.kill()
+
+
 @pytest.fixture
 def faulty(tmp_path: Path) -> Iterator[Store]:
     """A store whose log is in memory; its tables are on the disk."""

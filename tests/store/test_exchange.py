@@ -218,13 +218,18 @@ def test_the_log_is_durable_before_the_tables_that_tell_of_a_power_cut_are_gone(
     store.kill()
 
 
-@pytest.mark.parametrize("save", [True, False])
-def test_a_store_that_is_closed_with_a_log_that_is_not_durable_stays_marked(tmp_path: Path, save: bool) -> None:
+@pytest.mark.parametrize("how", ["saved", "not saved", "abandoned"])
+def test_a_store_that_is_closed_has_a_durable_log_and_one_that_is_abandoned_stays_marked(
+    tmp_path: Path, how: str
+) -> None:
     store = Store(tmp_path / "store", fsync=Fsync.NO)
     store.fill(b"s", 10)
     store.commit()
-    store.engine.close(save=save)
-    assert power_loss.is_marked(store.directory / STATE_DIRECTORY) == (not save)
+    if how == "abandoned":
+        store.engine.abandon()
+    else:
+        store.engine.close(save=how == "saved")
+    assert power_loss.is_marked(store.directory / STATE_DIRECTORY) == (how == "abandoned")
     store.open()
     assert store.stream().length == 10
     store.engine.close()

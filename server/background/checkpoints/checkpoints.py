@@ -371,14 +371,14 @@ class Checkpoints:
             log.warning("%s failed, to be tried again: %s", what, error)
             if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
-                self.sync_log()
+            self.sync_log()
             self._gate.refresh()
             self._try_again()
 
     def sync_log(self) -> None:
-        """Make the log durable, as a checkpoint would have that damage is in the way of.
+        """Make the log durable, as a checkpoint would have that damage, or a full disk, is in the way of.
 
-        The loop waits for the disk: that is once in RETRY_S, until the damage is mended.
+        The loop waits for the disk: that is once in RETRY_S.
         """
         with contextlib.suppress(LogWriteError):  # writes are refused then
             self._engine.keeper.sync()

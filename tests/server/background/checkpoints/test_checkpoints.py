@@ -136,6 +136,27 @@ def test_a_checkpoint_that_cannot_sync_the_log_refuses_writes(tmp_path: Path) ->
     in_loop(body())
 
 
+def test_while_the_tables_cannot_be_committed_the_log_is_synced_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What needs no space is answered meanwhile, and a power cut is to take no more of it than at other times."""
+
+    def refuse(engine: Engine, *, divides_log: bool = False) -> Durability:
+        raise lmdb.DiskError("no space")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=10, appendfsync="everysec")
+        client = ticks.connect()
+        monkeypatch.setattr(Engine, "begin_checkpoint", refuse)
+        await ticks.ask(client, "XADD s 1-1 f v")
+        await until_true(lambda: ticks.engine.log.unsynced_bytes == 0)
+        assert ticks.engine.needs_checkpoint
+        monkeypatch.undo()
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("asked", ["SAVE", "RIVERBED SNAPSHOT"])
 def test_a_checkpoint_that_fails_is_tried_again_whoever_has_asked_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str

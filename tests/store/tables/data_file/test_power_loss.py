@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
@@ -16,6 +18,7 @@ from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import LogWriteError, Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
+from riverbed.store.options import Fsync
 from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt, settle_doubt
 from riverbed.store.tables.environment import Tables
@@ -370,3 +373,66 @@ def test_a_mark_that_the_failed_disk_did_not_take_is_left_when_it_does(
         store.engine.checkpoint()  # tried again by the server while the disk fails
     assert is_in_doubt(state)
     store.kill()
+
+
+# -- a start on a full disk, which has no room for the mark ------------------------------------------------------------
+
+
+def without_mark(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that was opened on a full disk, and has room since."""
+    store = Store(directory, fsync=Fsync.EVERYSEC)
+    store.add(b"s", "1-0")
+    store.engine.close()
+
+    def full(state: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(power_loss, "_write_new_mark", full)
+        store.open()
+    assert not power_loss.is_marked(directory / STATE_DIRECTORY)
+    return store
+
+
+def log_file(directory: Path) -> Path:
+    [path] = (directory / _LOG).glob("*.1.incr.aof")
+    return path
+
+
+def test_without_the_mark_no_checkpoint_is_on_the_disk_before_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = without_mark(tmp_path / "store", monkeypatch)
+    store.add(b"s", "2-0")
+    store.commit()
+    assert store.engine.log.unsynced_bytes
+    store.engine.begin_checkpoint()
+    shutil.copytree(store.directory, tmp_path / "cut")
+    os.truncate(log_file(tmp_path / "cut"), store.engine.log.synced.position)
+    store.kill()
+    found = Store(tmp_path / "cut")
+    assert found.stream().length == 2
+    found.kill()
+
+
+def test_the_mark_is_set_when_there_is_room_and_both_commits_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = without_mark(tmp_path / "store", monkeypatch)
+    for number in range(2, 4):
+        store.add(b"s", f"{number}-0")
+        store.checkpoint()
+        assert power_loss.is_marked(store.directory / STATE_DIRECTORY) is (number == 3)
+    for number in range(4, 7):
+        store.add(b"s", f"{number}-0", words=(b"f", b"v" * 100))
+        store.commit()
+    shutil.copytree(store.directory, tmp_path / "cut")
+    with log_file(tmp_path / "cut").open("r+b") as file:  # the first of the late batches is lost
+        file.seek(store.engine.log.synced.position)
+        file.write(bytes(100))
+    (tmp_path / "cut" / STATE_DIRECTORY / "in-use").write_text("another boot")
+    found = Store(tmp_path / "cut")
+    assert found.stream().length == 3
+    found.kill()
+    store.engine.close()
+    assert not power_loss.is_marked(store.directory / STATE_DIRECTORY)
