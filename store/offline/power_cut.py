@@ -38,7 +38,7 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
     """
     places.require_plain()
     require_directory(places.state.parent / REPLACED_DIRECTORY)  # not a link, which may lead anywhere
-    was_cut = power_loss.is_in_doubt(places.state)
+    was_cut = power_loss.may_follow_power_cut(places.state)
     if power_loss.is_marked(places.state) and not was_cut:
         _sync_log(places, files)
     power_loss.resolve_doubt(places.state)

@@ -50,7 +50,7 @@ class Opening:
         self._execute = execute
         self.log = find_log(directory, options, files)
         undo.callback(self.log.close)
-        self.log.follows_power_cut = power_loss.is_in_doubt(places.state)
+        self.log.follows_power_cut = power_loss.may_follow_power_cut(places.state)
         # a compaction that is moved in but not cleared away yet
         self.killed = KilledCompaction.find(places, files)
         self._changes = undo.enter_context(StartChanges(places.state, files))

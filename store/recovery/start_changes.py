@@ -32,7 +32,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from riverbed.store.disk.files import Files
+from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.real_files import make_directory, open_file, read_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
 from riverbed.store.recovery.kept_pages import kept_pages
@@ -176,13 +176,16 @@ class _LockFile(NamedTuple):
 
 @contextlib.contextmanager
 def made_directory(directory: Path) -> Iterator[None]:
-    """Make `directory` and what is missing above it; when the body fails, remove them again as far as they are empty.
+    """Make `directory` and what is missing above it, durably; when the body fails, remove them if they are empty.
 
     Raises OSError.
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         make_directory(directory)
+        for path in reversed(missing):
+            with contextlib.suppress(PermissionError):  # in a folder that may be written and not read
+                OsFiles().sync_directory(path.parent)
         yield
     except Exception:
         with contextlib.suppress(OSError):

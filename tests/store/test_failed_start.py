@@ -580,3 +580,17 @@ def test_a_repair_that_is_refused_after_a_failed_start_names_what_it_did_before(
     with pytest.raises(RepairError) as untouched:
         repair(tmp_path / "untouched")
     assert str(after.value) == str(untouched.value).replace(str(tmp_path / "untouched"), str(directory))
+
+
+def test_directories_that_a_start_makes_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    real = OsFiles.sync_directory
+
+    def noted(files: OsFiles, path: Path, /) -> None:
+        synced.append(path)
+        real(files, path)
+
+    monkeypatch.setattr(OsFiles, "sync_directory", noted)
+    store = Store(tmp_path / "a" / "b" / "store")
+    assert synced[:3] == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    store.kill()

@@ -91,6 +91,11 @@ def is_in_doubt(state: Path) -> bool:
     return _read_mark(state) not in (None, _boot_id())
 
 
+def may_follow_power_cut(state: Path) -> bool:
+    """Whether a power cut may have ended the last use, also where boots cannot be told apart.  Raises OSError."""
+    return is_in_doubt(state) or (is_marked(state) and _boot_id() == _UNKNOWN)
+
+
 def _read_mark(state: Path) -> str | None:
     try:
         return read_file(state / MARK_NAME, _MAX_MARK_BYTES).decode(errors="replace")
@@ -130,8 +135,7 @@ def resolve_doubt(state: Path) -> WentBack | None:
     data = state / _DATA
     if not is_marked(state) or not data.exists():
         return None
-    # if boots cannot be distinguished, the machine may have booted since
-    may_be_cut = is_in_doubt(state) or _boot_id() == _UNKNOWN
+    may_be_cut = may_follow_power_cut(state)
     with naming(data), data.open("r+b") as file:
         fd = file.fileno()
         went_back = _go_back(data, fd) if may_be_cut else None

@@ -13,6 +13,7 @@ from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY, incr_name
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.repair import Repair
 from riverbed.store.options import Fsync
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.support.read_log import manifest_of
 from tests.support.store.stores import Store, checkpoint_twice
@@ -60,6 +61,20 @@ def lost_after(place: Path) -> int:
     assert stream.last_id >> 64 == found
     store.kill()
     return found
+
+
+@pytest.mark.parametrize("tool", [True, False])
+def test_where_boots_cannot_be_told_apart_lost_writes_are_cut_off_as_well(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: bool
+) -> None:
+    monkeypatch.setattr(power_loss, "_BOOT_ID", tmp_path / "missing")
+    ends = stopped_by_a_power_cut(place)
+    (place / STATE_DIRECTORY / MARK_NAME).write_text("unknown")
+    wipe(place, ends[4] + 10, ends[5] - 10)
+    if tool:
+        with Repair(place, Replayer().execute, now_ms=NOW_MS) as repair:
+            assert repair.lost is not None
+    assert lost_after(place) == 5
 
 
 @pytest.mark.parametrize("batch", range(3, ENTRIES))
