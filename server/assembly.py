@@ -103,7 +103,7 @@ class Server:
             failures=executor.failures,
             sliced_commands=executor.sliced_commands,
         )
-        self.expiry = Expiry(core, executor, executor.gate, failures=executor.failures, blocking=executor.blocking)
+        self.expiry = Expiry(core, executor, failures=executor.failures, blocking=executor.blocking)
         self.maintenance = Maintenance(
             core,
             executor,

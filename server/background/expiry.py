@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.execution.blocking import Blocking
     from riverbed.server.execution.failures import Failures
-    from riverbed.server.execution.gate import Gate
     from riverbed.server.execution.ticks import Ticks
 
 SLICE_S: Final = 0.002
@@ -33,12 +32,11 @@ RETRY_S: Final = 1.0
 class Expiry:
     """What expires on one server."""
 
-    def __init__(self, core: Core, ticks: Ticks, gate: Gate, *, failures: Failures, blocking: Blocking) -> None:
+    def __init__(self, core: Core, ticks: Ticks, *, failures: Failures, blocking: Blocking) -> None:
         self._core = core
         self._engine = core.engine
         self._monotonic = core.clock.monotonic
         self._ticks = ticks
-        self._gate = gate
         self._failures = failures
         self._blocking = blocking
         self._loop = asyncio.get_running_loop()
@@ -56,10 +54,10 @@ class Expiry:
 
         What an error undid is tried again after a second.
         """
-        # a replica that is to take over would not be level with what expires meanwhile
-        if self._timer is not None or self._gate.is_paused or self._monotonic() < self._again_s:
-            return True
         txn = self._engine.txn
+        # a replica that is to take over in a pause would not be level with what expires meanwhile
+        if self._timer is not None or txn.holds_expired or self._monotonic() < self._again_s:
+            return True
         mark = txn.mark()
         try:
             is_behind = self._slice()

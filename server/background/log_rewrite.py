@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.execution.failures import Failures
     from riverbed.server.execution.ticks import Ticks
+    from riverbed.store.log.appending.replacement import Replacement
 
 log = logging.getLogger("riverbed")
 
@@ -228,7 +229,12 @@ class Rewriting:
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
         before = engine.log.size_bytes
-        await self._manifest.make(lambda: engine.log.history.begin_adoption(path, size, command_bytes, from_seq))
+
+        def begin() -> Replacement:
+            self._go_on()  # the store may be another one by now
+            return engine.log.history.begin_adoption(path, size, command_bytes, from_seq)
+
+        await self._manifest.make(begin)
         if not self._stopped:
             self._go_on()  # the store may be another one by now
         self.status.note(entries, size)
@@ -337,12 +343,16 @@ class Rewriting:
             await self._manifest.wait()
             if self._task is not None or self._stopped:
                 return
-            paths = self._engine.log.history.begin_removal(self._backlog_start())
+            log_ = self._engine.log
+            paths = log_.history.begin_removal(self._backlog_start())
             if not paths:
                 return
             await self._tasks.in_thread("deleting old files of the log", self._unlink, paths, expected=(OSError,))
             if not self._stopped:
-                await self._manifest.make(self._engine.log.history.begin_to_forget_deleted)
+                await self._manifest.make(
+                    # a full sync may have replaced the log meanwhile, and its manifest is another one's
+                    lambda: log_.history.begin_to_forget_deleted() if self._engine.log is log_ else None
+                )
         finally:
             self._removal = None
 

@@ -18,6 +18,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+import lmdb
+
 from riverbed.server.commands.replay import unconnected_session
 from riverbed.server.commands.request import Context
 from riverbed.server.execution.admission import Admission
@@ -44,7 +46,7 @@ from riverbed.server.execution.ticks import Events
 from riverbed.server.protocol.encode import error_line
 from riverbed.server.protocol.replies import Block, Settled
 from riverbed.server.protocol.request_reader import SMALL_BYTES
-from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError
+from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.options import Fsync
 
 if TYPE_CHECKING:
@@ -398,10 +400,10 @@ class Executor:
         stats.tick.record(self._time() - begun)
 
     def _bound_caches(self) -> None:
-        """Let go of rows in memory.  Beside damage that is left until it is mended; the replies do not wait for it."""
+        """Let go of rows in memory.  Where LMDB refuses that, it comes later; the replies do not wait for it."""
         try:
             self.txn.bound_caches()
-        except TABLE_DAMAGE as error:
+        except (DamagedRowError, lmdb.Error) as error:
             self.failures.met_between_commands(error)
 
     def _synced(self, seconds: float) -> None:

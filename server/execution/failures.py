@@ -199,11 +199,19 @@ class Failures:
             self.has_committed |= self._engine.log.end != before
             self.settle_replies()
 
-    def met_between_commands(self, damage: Exception) -> None:
-        """Have damage mended that no command has met, and have back what it has lost.  Raises StateLostError."""
-        self._damage.note(f"between commands: {damage}", self._core.clock.monotonic())
-        self.damage_met()
-        self.restore_lost()
+    def met_between_commands(self, error: DamagedRowError | lmdb.Error) -> None:
+        """Undo what damage, or LMDB, has stopped between commands: those before stay.  Raises StateLostError."""
+        if isinstance(error, TABLE_DAMAGE):
+            self._damage.note(f"between commands: {error}", self._core.clock.monotonic())
+            self.damage_met()
+        else:
+            error = self._engine.checkpoints.refused(error)
+            self._no_space.note(f"between commands: {error}", self._core.clock.monotonic())
+        if isinstance(error, lmdb.Error):  # LMDB takes no more writes in this transaction
+            self.roll_back(self._engine.txn.mark())
+            self._gate.refresh()
+        else:
+            self.restore_lost()
 
     def restore_lost(self) -> None:
         """Have back, between commands, what the log has and memory has lost.  Raises StateLostError."""

@@ -320,6 +320,8 @@ class FastPath:
                     run_of, begun = None, clock()
                     self._delivery.deliver(session, reply)
                     self._hold_back(session, [*waiting])
+                    if signals:  # what it has changed before it waits
+                        self._blocking.serve()
                     break
                 else:
                     wire = encode(reply, session.resp)

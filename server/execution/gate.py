@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
-from riverbed.store.errors import UNTIL_A_RESTART, Refusal
+from riverbed.store.errors import LOGS_NOTHING, UNTIL_A_RESTART, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.engine import Engine
@@ -70,7 +70,7 @@ class Gate:
     def refresh(self) -> None:
         """Apply a reason that may have changed."""
         self._txn.is_short_of_space = self._refusals.reason is not None
-        self._txn.holds_expired = self.is_paused
+        self._txn.holds_expired = self.is_paused or self._refusals.reason in LOGS_NOTHING
         self.on_change()
 
     @property

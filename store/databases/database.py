@@ -35,7 +35,7 @@ class Database(StreamCache):
     def stream(self, key: bytes, now_ms: int) -> Stream | None:
         """The stream at `key`, or None.  Deletes the key, and logs that, if its deadline has passed.
 
-        On a replica, and while clients are paused, the key is only hidden.
+        On a replica, and while clients are paused or the log takes nothing, the key is only hidden.
         """
         stream = self.look_up(key)
         if stream is not None and stream.expire_ms and stream.expire_ms <= now_ms and not self.txn.keep_expired:

@@ -120,6 +120,7 @@ class Ticks:
         files: Files | None = None,
         clock: HandClock | None = None,
         segment_bytes: int = 1 << 30,
+        map_bytes: int = 1 << 28,
         **settings: object,
     ) -> None:
         self.directory = directory
@@ -130,7 +131,7 @@ class Ticks:
         self.config.set([(name.replace("_", "-"), str(value)) for name, value in settings.items()])
         options = Options(
             fsync=Fsync(self.config.appendfsync),
-            map_bytes=1 << 28,
+            map_bytes=map_bytes,
             reserve_bytes=1 << 20,
             segment_bytes=segment_bytes,
         )

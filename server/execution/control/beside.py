@@ -24,6 +24,7 @@ from riverbed.server.commands.dispatch import find_command
 from riverbed.server.commands.table import Command, Flag
 from riverbed.server.execution.slow_path import SlowPath, Turn
 from riverbed.server.protocol.replies import Push, is_settled
+from riverbed.store.errors import StateLostError
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
@@ -80,21 +81,29 @@ class Beside:
     def finish(self, go_on: Callable[[], None], begun: float) -> float:
         """Run the transaction that is under way to its end by `go_on`; -> when its last turn began.
 
-        The tick began at `begun`.  Each turn counts as a tick in the statistics: it is what clients wait for.
+        The tick began at `begun`.  Each turn counts as a tick in the statistics: it is what clients wait for.  Raises
+        StateLostError.
         """
         is_first = True
-        while self._turns.is_alone:
-            self._stats.tick.record(self._time() - begun)
-            try:
-                self._look(is_first=is_first)
-            except Exception:
-                log.exception("a bug: clients are not answered beside a transaction")  # which must end all the same
-            is_first = False
-            begun = self._time()
-            go_on()
-        if self.sockets is not None:
-            self.sockets.end()
-        self._queue.take_up()
+        try:
+            while self._turns.is_alone:
+                self._stats.tick.record(self._time() - begun)
+                try:
+                    self._look(is_first=is_first)
+                except Exception:
+                    log.exception("a bug: clients are not answered beside a transaction")  # which must end all the same
+                is_first = False
+                begun = self._time()
+                go_on()
+        except (StateLostError, MemoryError):
+            raise
+        except Exception as error:  # a part of it may have run
+            log.exception("a bug: a transaction has failed")
+            raise StateLostError(f"a transaction has failed ({type(error).__name__})") from None
+        finally:
+            if self.sockets is not None:
+                self.sockets.end()
+            self._queue.take_up()
         return begun
 
     def _look(self, *, is_first: bool) -> None:

@@ -64,7 +64,7 @@ class Transaction(LoggedCommands):
         self.namespaces = namespaces
         self.keep_expired = False  # while a log is replayed: the log itself says when a key expired
         self.follows = False  # a replica hides expired keys, and waits for its primary to delete them
-        self.holds_expired = False  # clients are paused: expired keys are hidden, and deleted when they go on
+        self.holds_expired = False  # clients are paused, or the log takes nothing: expired keys are hidden until then
         self.is_short_of_space = False  # add only data that clients ask for; the server sets it
         self.expired_keys = 0
         self.records_place = b""  # where the sweep of idempotence records goes on

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
 
 from riverbed.server.background import expiry, maintenance
+from riverbed.store.errors import Refusal
 from riverbed.store.streams.idempotence import Idempotence
 from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until_true
@@ -126,5 +128,32 @@ def test_nothing_more_expires_in_a_pause_or_after_a_stop(tmp_path: Path, monkeyp
         await asyncio.sleep(0.05)
         assert left(ticks) == before
         ticks.close()
+
+    in_loop(body())
+
+
+def test_where_the_log_takes_nothing_what_expires_is_hidden_and_reads_go_on(tmp_path: Path) -> None:
+    """To delete it would undo the tick of each client that asks for it, and each that another asks in."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        ticks.keep_transaction()
+        client, other = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "XADD k 1-1 f v", f"PEXPIREAT k {int(ticks.clock.now_ms) + 1000}")
+        ticks.files.fail("sync", errno.EIO)
+        await ticks.ask(client, "XADD s 2-1 f v")
+        assert ticks.engine.refusal is Refusal.LOG_FAILED
+        ticks.clock.now_ms += 2000
+        for _ in range(3):
+            assert ticks.server.expiry.look()
+            client.send("EXISTS k")
+            assert await ticks.ask(other, "XLEN s", "XLEN k", "XRANGE k - +") == [b":1\r\n", b":0\r\n", b"*0\r\n"]
+            assert client.replies() == [b":0\r\n"]
+        ticks.close(save=False)
+        again = Ticks(tmp_path, files=ticks.files)
+        again.clock.now_ms += 2000
+        assert again.server.expiry.look()
+        assert again.engine.txn.databases[0].size == 1
+        again.close()
 
     in_loop(body())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from riverbed.store.disk import removal
 from riverbed.store.disk.removal import PIECE_BYTES
 from riverbed.store.errors import Refusal
 from riverbed.store.layout import STATE_DIRECTORY
+from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 from riverbed.store.log.manifest import FileType
 from riverbed.store.tables.data_file.power_loss import MARK_NAME
@@ -486,6 +488,37 @@ def test_files_that_become_superseded_during_a_removal_go_right_after_it(tmp_pat
         await asyncio.wait([server.rewriting._removal])
         server.rewriting.remove_superseded()
         assert server.rewriting._removal is not None
+        await server.end_work()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_removal_that_a_full_sync_has_overtaken_writes_no_manifest_of_the_old_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the manifest, which is the new log's when its turn comes."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, repl_backlog_size=0)
+        server, log = ticks.server, ticks.engine.log
+        begun: list[object] = []
+
+        async def overtaken(begin: Callable[[], object]) -> None:
+            ticks.engine.keeper.log = Log.find(tmp_path / "another", ticks.files)
+            begun.append(begin())
+            ticks.engine.keeper.log = log
+
+        log.rotate()
+        history = replace(log.home.manifest.incrs[0], type=FileType.HISTORY)
+        log.home.put_manifest(replace(log.home.manifest, incrs=log.home.manifest.incrs[1:], history=(history,)))
+        monkeypatch.setattr(server.rewriting._manifest, "make", overtaken)
+        before = log.home.manifest
+        server.rewriting.remove_superseded()
+        assert server.rewriting._removal is not None
+        await asyncio.wait([server.rewriting._removal])
+        assert begun == [None]
+        assert log.home.manifest == before
         await server.end_work()
         ticks.close()
 

@@ -6,14 +6,18 @@ that fail.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import random
 import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import lmdb
 import pytest
 
+from riverbed.store.errors import Refusal
 from riverbed.store.log.streamed.batch import StreamedBatch
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.ticks import Client, Files, Ticks, in_loop
@@ -273,5 +277,36 @@ def test_a_replica_that_cannot_be_sent_a_batch_costs_its_connection_and_not_the_
         assert await ticks.ask(writer, "XADD s 1-1 f v") == [b"$3\r\n1-1\r\n"]
         assert replica.is_closed
         ticks.close()
+
+    in_loop(body())
+
+
+def test_a_map_that_is_full_as_rows_leave_the_memory_refuses_writes_and_answers_all_before(tmp_path: Path) -> None:
+    """A reader keeps the pages of old commits from being used again."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, map_bytes=4 << 20)
+        ticks.keep_transaction()
+        client, keys = ticks.connect(), range(6000)
+        for start in keys[::1000]:
+            await ticks.ask(client, *(f"XADD key{number} 1-1 f v" for number in keys[start : start + 1000]))
+            ticks.engine.checkpoint()
+        reader = ticks.engine.tables.env.begin()
+        chance = random.Random(1)
+        for round_no in range(200):
+            replies = await ticks.ask(
+                client, *(f"XSETID key{chance.choice(keys)} {round_no + 2}-1" for _ in range(500))
+            )
+            assert len(replies) == 500
+            if ticks.engine.refusal is not None:
+                break
+            if round_no % 6 == 5:
+                with contextlib.suppress(lmdb.MapFullError):
+                    ticks.engine.checkpoint()
+        assert ticks.engine.refusal is Refusal.MAP_FULL
+        assert not ticks.executor.gave_up
+        assert await ticks.ask(client, "XLEN key0") == [b":1\r\n"]
+        reader.abort()
+        ticks.close(save=False)
 
     in_loop(body())

@@ -239,3 +239,38 @@ def test_a_shutdown_does_not_end_with_an_undone_tick(tmp_path: Path) -> None:
         await ticks.settle()
 
     in_loop(body())
+
+
+def test_what_a_command_has_changed_before_it_waits_wakes_others_at_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting, claiming = ticks.connect(), ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD k 1-1 f v", "XGROUP CREATE k g 0", "XADD dead 1-1 a b")
+        await ticks.ask(client, "XGROUP POLICY k g MAXDELIVERIES 1 DEADLETTER dead", "XREADGROUP GROUP g c STREAMS k >")
+        await ticks.ask(waiting, "XREAD BLOCK 0 STREAMS dead $")
+        ticks.clock.now_ms += 5000
+        assert await ticks.ask(claiming, "XREADGROUP GROUP g d COUNT 10 BLOCK 0 CLAIM 1000 STREAMS k >") == []
+        await ticks.settle()
+        [reply] = waiting.replies()
+        assert b"dead" in reply
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_group_whose_key_expires_as_another_client_begins_to_wait_ends_its_waits(
+    tmp_path: Path,
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting, reader = ticks.connect(), ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD k 1-1 f v", "XGROUP CREATE k g $", "PEXPIRE k 1000")
+        assert await ticks.ask(waiting, "XREADGROUP GROUP g c BLOCK 0 STREAMS k >") == []
+        ticks.clock.now_ms += 2000
+        assert await ticks.ask(reader, "XREAD BLOCK 0 STREAMS k $") == []
+        await ticks.settle()
+        [reply] = waiting.replies()
+        assert reply.startswith(b"-NOGROUP")
+        ticks.close()
+
+    in_loop(body())

@@ -22,6 +22,7 @@ from riverbed.server.execution.control import transaction_replies, transactions
 from riverbed.server.execution.control.beside import may_run_beside
 from riverbed.server.execution.slow_path import Turn
 from riverbed.server.protocol.replies import LONG_BYTES
+from riverbed.store.errors import StateLostError
 from tests.support.in_process import HandClock
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -870,6 +871,30 @@ def test_a_claim_whose_moment_comes_meanwhile_waits_for_the_end(tmp_path: Path) 
         transaction, claim = ticks.batches()[before:]
         assert transaction == LOGGED
         assert claim[-1].startswith(b"XCLAIM p g c 0 1-1 ")
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_transaction_that_meets_a_defect_stops_the_server_and_leaves_no_client_behind(tmp_path: Path) -> None:
+    """A part of it may have run, which the next tick would commit."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        ended: list[bool] = []
+
+        def broken() -> None:
+            raise KeyError("a defect")
+
+        def fail() -> None:
+            with pytest.raises(StateLostError):
+                ticks.executor.beside.finish(broken, 0.0)
+            ended.append(not sockets.is_open)
+
+        sockets = Glances(ticks, at(1, fail))
+        client = ticks.connect()
+        await execute(ticks, client, *WRITES)
+        assert ended == [True]
         ticks.close()
 
     in_loop(body())
