@@ -90,18 +90,23 @@ class Showing:
     """A stream in a reply that is read from a view: entries that the view lacks, being newer, are kept in memory."""
 
     def __init__(self, view: View, stream: Stream) -> None:
+        self._view = view
         self._stream = stream
         self._shown = StreamView(view, stream)
         self._last = self._shown.last_packed()
 
     def row(self, packed: bytes) -> bytes:
         """The row of an existing entry; empty when the view has it."""
-        if packed <= self._last:
+        is_old = packed <= self._last
+        if is_old and not self._view.may_have_other_entries:
             return b""
-        return self._stream.txn.get_entry(self._stream.prefix + packed) or b""
+        row = self._stream.txn.get_entry(self._stream.prefix + packed)
+        return b"" if row is None or (is_old and self._shown.has(packed, row)) else row
 
     def sizes(self, packed_ids: list[bytes]) -> list[int]:
         """The sizes of the rows of entries, in order of their IDs."""
+        if self._view.may_have_other_entries:
+            return [len(self.row(packed)) or self._shown.sizes_of([packed])[0] for packed in packed_ids]
         known = bisect_right(packed_ids, self._last)
         return self._shown.sizes_of(packed_ids[:known]) + [len(self.row(packed)) for packed in packed_ids[known:]]
 
@@ -110,14 +115,14 @@ class Showing:
         parts: list[Part] = []
         at = 0
         while at < len(packed_ids):
-            end = at
-            while end < len(packed_ids) and packed_ids[end] <= self._last:
+            end, row = at, b""
+            while end < len(packed_ids) and not (row := self.row(packed_ids[end])):
                 end += 1
             if end > at:
                 own = None if tails is None else tails[at:end]
                 parts.append(Shown(self._shown, b"".join(packed_ids[at:end]), head, own))
-            if end < len(packed_ids):
-                parts.append(head + self.row(packed_ids[end]) + (b"" if tails is None else tails[end]))
+            if row:
+                parts.append(head + row + (b"" if tails is None else tails[end]))
             at = end + 1
         return parts
 

@@ -132,7 +132,7 @@ class Idempotence:
     def replace(self, pid: bytes, iid: bytes, entry_id: StreamID) -> None:
         """As `record`, for an iid that has a record of another entry.
 
-        This happens in a replay when the sweep had removed the old record: the sweep is not logged.
+        This happens in a replay when a sweep had removed the old record: no sweep is logged, here or by Redis.
         """
         producer = idmp.producer_key(self._settings.records_no, pid)
         key = idmp.iid_key(producer, iid)

@@ -246,6 +246,7 @@ class Stream(ReadableStream):
         while not self.make_room(last_id, clearing):
             pass
         if last_id < self.last_id:
+            self.txn.tables.rewinds += 1
             self._end_nodes_at(last_id)
         self.last_id = last_id
         if entries_added is not None:

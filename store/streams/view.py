@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.entries import bare_values, size_of_bare, verified_size
+from riverbed.store.format.entries import bare_row, bare_values, size_of_bare, verified_size
 from riverbed.store.format.streams import NodeRow, decode_stream_prefix, id_in_key, packed_id_in
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, pack_id
 from riverbed.store.tables import ranges
@@ -150,6 +150,11 @@ class StreamView:
             key = cursor.key()
             return packed_id_in(key) if key.startswith(self._prefix) else b""
         return b""
+
+    def has(self, packed: bytes, row: bytes) -> bool:
+        """Whether the entry with this ID is in the view, and has this row, which has no seal."""
+        cursor, key = self._view.new_cursor("entries"), self._prefix + packed
+        return cursor.set_key(key) and bare_row(key, cursor.value()) == row
 
     def sizes_of(self, packed_ids: list[bytes]) -> list[int]:
         """The row sizes of these entries."""

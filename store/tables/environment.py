@@ -139,6 +139,7 @@ class Tables:
         was_made = False
         self._wants_mark = syncs_later
         self.is_new: bool
+        self.rewinds = 0  # how often the last ID of a stream was set back: since then IDs may be given once more
         self.failure: str | None = None  # why the last commit may not be on the disk; then no other may follow
         self._lacks_mark = False
         if commits_later:  # the start of a server, before LMDB reads what a disk may have damaged

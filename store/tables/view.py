@@ -32,6 +32,7 @@ class View:
         self._handles = tables.handles
         self._holders = 1
         self._cursors: dict[str, lmdb.Cursor[bytes]] = {}
+        self._rewinds = tables.rewinds
         self._txn, self._mapped = self._begin()
         self.has_large_entries = self._txn.stat(self._handles["entries"])["overflow_pages"] > 0
 
@@ -53,6 +54,11 @@ class View:
     @property
     def is_open(self) -> bool:
         return self._holders > 0
+
+    @property
+    def may_have_other_entries(self) -> bool:
+        """Whether an ID in the view may be that of a newer entry: XSETID has set the last ID of a stream back since."""
+        return self.tables.rewinds != self._rewinds
 
     @property
     def is_latest(self) -> bool:

@@ -129,12 +129,15 @@ def _xadd_with_options(request: Request) -> Reply:
     producer = options.producer
     if producer is not None and producer.iid is None:
         producer = Producer(producer.pid, content_iid(words))
-    if producer is not None and producer.iid is not None and stream is not None:
-        idempotence = Idempotence(stream)
-        known = idempotence.find(producer.pid, producer.iid)
-        if known is not None:
-            idempotence.count_duplicate()
-            return id_text(known)
+    known: StreamID | None = None
+    if producer is not None and producer.iid is not None:
+        known = None if stream is None else Idempotence(stream).find(producer.pid, producer.iid)
+        # Redis logs an entry with its ID, and a duplicate with `*`; that a record has expired it does not log
+        is_duplicate = options.entry_id in (None, known) if request.from_log else known is not None
+        if is_duplicate:
+            if stream is not None:
+                Idempotence(stream).count_duplicate()
+            return None if known is None else id_text(known)
     entry_id = _choose_id(options.entry_id, stream, request.now_ms)
     if sum(map(len, words)) > MAX_ENTRY_BYTES:
         raise CommandError(TOO_LARGE)
@@ -148,7 +151,10 @@ def _xadd_with_options(request: Request) -> Reply:
         bulk, left = trimming.append_and_trim(stream, entry_id, words, trim, nodes_a_slice(trim))
     reply = (bulk,)
     if producer is not None and producer.iid is not None:
-        Idempotence(stream).record(producer.pid, producer.iid, entry_id)
+        if known is None:
+            Idempotence(stream).record(producer.pid, producer.iid, entry_id)
+        else:
+            Idempotence(stream).replace(producer.pid, producer.iid, entry_id)
     if left is not None:
         return in_slices(request, partial(_trim_after, reply, SlicedTrim(left)))
     return reply

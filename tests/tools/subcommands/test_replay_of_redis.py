@@ -330,3 +330,27 @@ def test_deadlines_before_1970_are_over(tmp_path: Path, deadline: str) -> None:
     log.write_bytes(b"".join(encoded(line.split()) for line in lines))
     replay(log, tmp_path / "store")
     assert {key for _, key in opened(tmp_path / "store", 1)} == {b"t"}
+
+
+def test_an_entry_whose_record_had_expired_in_redis_is_no_duplicate(tmp_path: Path) -> None:
+    """Redis logs an entry with its ID, and a duplicate with `*`; that records expire it does not log."""
+    clock = 1_700_000_000_000
+    log = tmp_path / "appendonly.aof"
+    again = [f"XADD s IDMPAUTO p {clock + number * 300_000}-0 temp 20" for number in range(5)]
+    lines = [
+        *("SELECT 0", "XADD s IDMP p unknown * temp 1", *again, "XADD s IDMPAUTO p * temp 20"),
+        *(
+            f"XADD s IDMP p x {clock + 1_600_000}-0 temp 21",
+            f"XADD s MAXLEN = 6 IDMP p x {clock + 1_900_000}-0 temp 22",
+        ),
+    ]
+    log.write_bytes(b"".join(encoded(line.split()) for line in lines))
+    report = replay(log, tmp_path / "copy")
+    assert report["offset"] > 0
+    product = Product(tmp_path / "copy", HandClock())
+    expected = [*(clock + number * 300_000 for number in range(1, 5)), clock + 1_600_000, clock + 1_900_000]
+    assert [entry_id for entry_id, _ in product.run("XRANGE", "s", "-", "+")] == [b"%d-0" % ms for ms in expected]
+    facts = product.run("XINFO", "STREAM", "s")
+    found = dict(zip(facts[::2], facts[1::2], strict=True))
+    assert (found[b"iids-added"], found[b"iids-duplicates"], found[b"iids-tracked"]) == (7, 1, 2)
+    product.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.commands.streams import streams
+from tests.support.in_process import HandClock, Product
 from tests.support.pair import Pair
 from tests.support.raw import RawClient, parse
 from tests.support.read_log import LogTail
@@ -784,3 +785,19 @@ def test_after_a_deletion_that_empties_the_last_node_entries_go_into_the_node_be
     run(pair, "XADD t 204-0 f v; XADD t 205-0 f v; XTRIM t MINID ~ 205-0")
     assert counters(pair, "t")["radix-tree-keys"] == "1"
     assert ids(pair, "t")[-2:] == [b"204-0", b"205-0"]
+
+
+@pytest.mark.parametrize("line", ["XTRIM s MAXLEN ~ 0", f"XADD s MAXLEN ~ 0 {MAX}-{MAX} f v"])
+def test_a_trim_of_everything_is_replayed_where_the_largest_id_was_there(tmp_path: Path, line: str) -> None:
+    product = Product(tmp_path / "store", HandClock(), node_max_entries=2)
+    product.run("XADD", "s", "1-0", "f", "v")
+    product.run("XADD", "s", "5-0", "f", "v")
+    if line.startswith("XTRIM"):
+        product.run("XADD", "s", f"{MAX}-{MAX}", "f", "v")
+    product.run("XDEL", "s", "5-0")
+    product.run("XTRIM", "s", "MINID", "=", 3)
+    product.run(*line.split())
+    assert product.run("XLEN", "s") == 0
+    product.kill()
+    assert product.run("XLEN", "s") == 0
+    product.close()
