@@ -102,11 +102,14 @@ class Ledger:
         return self._files.path(self._staging)
 
     def staged(self) -> list[tuple[str, int]]:
-        """(name, bytes) of the files that Spark has written to `staging`."""
+        """(name, bytes) of the files that Spark has written to `staging`.
+
+        An attempt of a task that has lost may write below `_temporary` still.
+        """
         return sorted(
             (name, size)
             for name, size in self._files.files(self._staging)
-            if not name.rpartition("/")[2].startswith("_")
+            if not any(part.startswith(("_", ".")) for part in name.split("/"))
         )
 
     def commit(self, run: Run) -> None:

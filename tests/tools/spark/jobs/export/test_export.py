@@ -427,6 +427,18 @@ def run_once(files: HadoopFiles, out: Path, written: int) -> Ledger:
     return ledger
 
 
+def test_a_file_of_an_attempt_that_has_lost_is_not_exported(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark ends such an attempt at its leisure: it may open a file again behind the commit."""
+    files = HadoopFiles(spark, str(tmp_path / "out"))
+    ledger = Ledger(files)
+    ledger.open()
+    staging = Path(ledger.staging.removeprefix("file:"))
+    for name in ("key=o/part-0", "_temporary/0/_temporary/attempt_7/key=o/part-1", "key=o/.part-2.crc", "_SUCCESS"):
+        (staging / name).parent.mkdir(parents=True, exist_ok=True)
+        (staging / name).write_text("x")
+    assert ledger.staged() == [("key=o/part-0", 1)]
+
+
 @pytest.mark.parametrize(("dying", "changes"), [(DyingFiles, 6), (CopyingFiles, 11)])
 def test_a_run_that_is_killed_anywhere_neither_loses_nor_repeats(
     spark: SparkSession, tmp_path: Path, dying: type[DyingFiles], changes: int
