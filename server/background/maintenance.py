@@ -209,9 +209,11 @@ class Maintenance:
             block = session.blocked
             if block is not None and not (block.is_for_work or session.account.is_read) and session.peer.has_hung_up():
                 self._kill(session)
-            is_idle = timeout_ms and now_ms - session.last_interaction_ms > timeout_ms
+            if session.must_wait_for_others or session.long_reply is not None:
+                session.last_wait_ms = now_ms  # the time in which it may use what it gets begins with that
+            is_idle = timeout_ms and now_ms - max(session.last_interaction_ms, session.last_wait_ms) > timeout_ms
             listens = session.is_monitor or session.subscriptions or session.is_replica
-            if is_idle and not session.must_wait_for_others and not listens:
+            if is_idle and not listens:
                 idle.append(session)
         if idle:
             self._leave(_cut_off(idle, now_ms - timeout_ms))

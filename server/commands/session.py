@@ -104,6 +104,7 @@ class Session:
         "is_replica",
         "last_command",
         "last_interaction_ms",
+        "last_wait_ms",
         "late_bytes",
         "long_reply",
         "may_do_all",
@@ -143,6 +144,7 @@ class Session:
         self.guesses_from_ms = 0  # no password of a transaction is looked at before this time
         self.created_ms = now_ms
         self.last_interaction_ms = now_ms
+        self.last_wait_ms = 0  # when it was last seen to wait for the server, or to take a long reply
         self.last_command = b""
         self.commands_processed = 0
         self.bytes_in = 0

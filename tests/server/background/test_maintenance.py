@@ -205,6 +205,35 @@ def test_clients_idle_for_too_long_are_cut_off_unless_they_wait(tmp_path: Path) 
     in_loop(body())
 
 
+def test_the_time_of_a_client_that_has_waited_begins_with_its_reply(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, timeout=60)
+        client, worker = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "XGROUP CREATE s g $")
+        assert await ticks.ask(worker, "XREADGROUP GROUP g c BLOCK 0 STREAMS s >") == []
+        maintenance = ticks.server.maintenance
+
+        async def wait(ms: int) -> None:
+            ticks.clock.now_ms += ms
+            await ticks.ask(client, "PING")
+            maintenance._check_clients(int(ticks.clock.now_ms))
+            await ticks.settle()
+
+        for _ in range(5):
+            await wait(50_000)
+        await ticks.ask(client, "XADD s 2-1 f v")
+        assert len(worker.replies()) == 1
+        await wait(1_000)
+        assert not worker.is_closed
+        await wait(59_000)
+        assert not worker.is_closed
+        await wait(1_001)
+        assert worker.is_closed
+        ticks.close()
+
+    in_loop(body())
+
+
 class Leaver(Client):
     """A client that tells when it is cut off."""
 
