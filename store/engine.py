@@ -430,7 +430,7 @@ class Engine:
                 if save and self.needs_checkpoint:
                     self.checkpoint()
             finally:
-                if self.is_loaded and not self.log.broken:
+                if self.is_loaded and self.log.condition.refusal is None:  # else it is told already
                     self.keeper.sync()
         finally:
             self.abandon()

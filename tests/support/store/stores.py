@@ -143,6 +143,7 @@ class Store:
 
     def kill(self) -> None:
         """Let go of the files as a process that dies; what the open tick logged is lost."""
+        self.txn.log.clear()
         self.engine.abandon()
 
     def restart(self) -> None:
