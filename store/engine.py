@@ -335,11 +335,14 @@ class Engine:
         if not self.tables.syncs_later:
             self.keeper.sync()  # before the tables, which are durable with their commit
         durability = Durability(self.log, self.tables, self.clock)
+        commit_no = self.tables.commit_no
         try:
             self.txn.commit(self.log.end, synced=self.log.synced, is_synced=False)
-        except (DamagedRowError, lmdb.Error) as error:
-            raise self._tables_failed(error) from None
-        except BaseException:
+        except BaseException as error:
+            if self.tables.commit_no != commit_no:  # and the next transaction could not begin
+                self.tables.distrust(f"no transaction could begin behind a commit: {error}")
+            if isinstance(error, (DamagedRowError, lmdb.Error)):
+                raise self._tables_failed(error) from None
             self.txn.lose()
             raise
         self.tables.committed()

@@ -58,17 +58,23 @@ class Expiry:
         # a replica that is to take over in a pause would not be level with what expires meanwhile
         if self._timer is not None or txn.holds_expired or self._monotonic() < self._again_s:
             return True
-        mark = txn.mark()
-        try:
-            is_behind = self._slice()
-        except (DamagedRowError, lmdb.Error) as error:
-            self._again_s = self._monotonic() + RETRY_S
+        is_behind = False
+        end_s = self._monotonic() + SLICE_S
+        now_ms = self._core.now_ms()
+        self._kinds.rotate(1)
+        for expire in self._kinds:
+            mark = txn.mark()
             try:
-                self._failures.undo_chore("what removes expired keys", error, mark)
-            except StateLostError as failure:
-                self._ticks.give_up(failure)
-                return False
-            return True
+                is_behind = expire(now_ms, end_s)
+            except (DamagedRowError, lmdb.Error) as error:
+                self._again_s = self._monotonic() + RETRY_S
+                try:
+                    self._failures.undo_chore("what removes expired keys", error, mark)
+                except StateLostError as failure:
+                    self._ticks.give_up(failure)
+                    return False
+            if is_behind:
+                break
         if txn.log:
             self._ticks.want_tick()
         if is_behind:
@@ -78,13 +84,6 @@ class Expiry:
     def _go_on(self) -> None:
         self._timer = None
         self.look()
-
-    def _slice(self) -> bool:
-        """Delete what has expired, until one kind of it has taken all the time; -> whether it has."""
-        end_s = self._monotonic() + SLICE_S
-        now_ms = self._core.now_ms()
-        self._kinds.rotate(1)
-        return any(expire(now_ms, end_s) for expire in self._kinds)
 
     def _keys(self, now_ms: int, end_s: float) -> bool:
         while self._engine.txn.expire_due(now_ms, BATCH) == BATCH:

@@ -180,9 +180,8 @@ class Maintenance:
     def _check_space(self) -> None:
         self._readers.look()
         self._stats.oldest_reader_pid, self._stats.oldest_reader_s = self._readers.pid, self._readers.seconds
-        before = self._engine.refusal
         self._engine.check_space()
-        if before is not self._engine.refusal:
+        if self._gate.is_outdated:
             self._gate.refresh()
         error = self._engine.log.rotate_error
         if error is not None and error != self._rotate_error:

@@ -13,13 +13,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import lmdb
+
 from riverbed.server.commands.dispatch import client_command
 from riverbed.server.commands.slices import SlicedCommand
 from riverbed.server.commands.streams.options import parse_read
 from riverbed.server.errors import CommandError
 from riverbed.server.execution.waiters import Place, Waiters
 from riverbed.server.protocol.replies import NULL_ARRAY, Block
-from riverbed.store.errors import TABLE_DAMAGE
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.model import Change
 
 if TYPE_CHECKING:
@@ -125,9 +127,9 @@ class Blocking:
         assert session.blocked is not None and session.blocked.has_news is not None, "it has joined"
         try:
             return session.blocked.has_news(start, end)
-        except TABLE_DAMAGE as error:
+        except (DamagedRowError, lmdb.Error) as error:
             self._calls.failures.met_between_commands(error)
-            return True  # the command, which meets it as well, is answered
+            return True  # the command meets it as well, and is answered
 
     def _try_again(self, session: Session) -> None:
         """Run the client's command again, now or behind a pause, if it has not left or been answered."""

@@ -391,7 +391,7 @@ class Executor:
             self.failures.has_committed = False
             for report in self.events.committed:
                 report()
-        if self.engine.refusals.reason is not None and not self.txn.is_short_of_space:
+        if self.gate.is_outdated:
             self.gate.refresh()
         clients = self.accounts.clients
         if clients.is_pressed:

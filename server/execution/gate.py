@@ -70,8 +70,18 @@ class Gate:
     def refresh(self) -> None:
         """Apply a reason that may have changed."""
         self._txn.is_short_of_space = self._refusals.reason is not None
-        self._txn.holds_expired = self.is_paused or self._refusals.reason in LOGS_NOTHING
+        self._txn.holds_expired = self._holds_expired
         self.on_change()
+
+    @property
+    def _holds_expired(self) -> bool:
+        return self.is_paused or self._refusals.reason in LOGS_NOTHING
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the store refuses writes, or takes them again, and `refresh` was not called since."""
+        is_short = self._refusals.reason is not None
+        return is_short is not self._txn.is_short_of_space or self._holds_expired is not self._txn.holds_expired
 
     @property
     def closes_fast_path(self) -> bool:

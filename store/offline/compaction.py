@@ -157,7 +157,7 @@ class Compaction:
         try:
             self._places.require_plain()
             require_ours(self._directory, self._files)
-            if self._is_trial and power_loss.is_in_doubt(self._places.state):
+            if self._is_trial and power_loss.may_follow_power_cut(self._places.state):
                 raise StoreError(
                     f"a power cut has ended the use of {self._directory}: start riverbed-server on it, or "
                     "`riverbed check --repair` it, which cuts off what the log has lost; that is no part of a trial"

@@ -260,10 +260,11 @@ def exact_words(stream: Stream, trim: Trim, trimmed: Trimmed) -> list[bytes]:
         threshold = b"%d" % trim.threshold if is_by_length else id_text(StreamID(trim.threshold))
         return [trim.strategy.value, b"=", threshold]
     if trimmed.dead_nodes:
-        if stream.last_id == MAX_ID and not stream.length:
-            return [b"MAXLEN", b"=", b"0"]  # no entry is below an ID that is above the largest one
         # a length cannot express that nodes without entries were dropped too
-        return [b"MINID", b"=", id_text(_front_id(stream))]
+        front_id = _front_id(stream)
+        if front_id == MAX_ID and trimmed.removed and not stream.length:
+            return [b"MAXLEN", b"=", b"0"]  # the entry with the largest ID may have been among them
+        return [b"MINID", b"=", id_text(front_id)]
     if trim.strategy is Strategy.MAXLEN:
         return [b"MAXLEN", b"=", b"%d" % stream.length]
     return [b"MINID", b"=", id_text(stream.first_id if stream.length else MAX_ID)]

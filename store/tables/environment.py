@@ -351,6 +351,11 @@ class Tables:
                 power_loss.distrust(self.path)
                 self._lacks_mark = False
 
+    @property
+    def commit_no(self) -> int:
+        """The number of the last commit."""
+        return self.env.info()["last_txnid"]
+
     def committed(self) -> None:
         """Called behind a commit.  Sets the mark that there was no room for at the start, if there is now.
 

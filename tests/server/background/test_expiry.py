@@ -10,6 +10,7 @@ import pytest
 
 from riverbed.server.background import expiry, maintenance
 from riverbed.store.errors import Refusal
+from riverbed.store.format.idempotence import RECORD_KEY_BYTES
 from riverbed.store.streams.idempotence import Idempotence
 from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until_true
@@ -132,7 +133,8 @@ def test_nothing_more_expires_in_a_pause_or_after_a_stop(tmp_path: Path, monkeyp
     in_loop(body())
 
 
-def test_where_the_log_takes_nothing_what_expires_is_hidden_and_reads_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("refusal", [Refusal.LOG_FAILED, Refusal.LOG_UNWRITTEN, Refusal.DISK_FULL])
+def test_where_the_log_takes_nothing_what_expires_is_hidden_and_reads_go_on(tmp_path: Path, refusal: Refusal) -> None:
     """To delete it would undo the tick of each client that asks for it, and each that another asks in."""
 
     async def body() -> None:
@@ -140,20 +142,46 @@ def test_where_the_log_takes_nothing_what_expires_is_hidden_and_reads_go_on(tmp_
         ticks.keep_transaction()
         client, other = ticks.connect(), ticks.connect()
         await ticks.ask(client, "XADD s 1-1 f v", "XADD k 1-1 f v", f"PEXPIREAT k {int(ticks.clock.now_ms) + 1000}")
-        ticks.files.fail("sync", errno.EIO)
+        fault = {Refusal.LOG_FAILED: ("sync", errno.EIO), Refusal.LOG_UNWRITTEN: ("write", errno.EIO)}
+        ticks.files.fail(*fault.get(refusal, ("write", errno.ENOSPC)))
         await ticks.ask(client, "XADD s 2-1 f v")
-        assert ticks.engine.refusal is Refusal.LOG_FAILED
+        assert ticks.engine.refusal is refusal
         ticks.clock.now_ms += 2000
         for _ in range(3):
             assert ticks.server.expiry.look()
             client.send("EXISTS k")
             assert await ticks.ask(other, "XLEN s", "XLEN k", "XRANGE k - +") == [b":1\r\n", b":0\r\n", b"*0\r\n"]
             assert client.replies() == [b":0\r\n"]
+        if refusal is not Refusal.LOG_FAILED:
+            ticks.engine.check_space()  # as a batch may do as well
+            assert ticks.engine.refusal is None
+            await ticks.ask(client, "PING")
+            assert ticks.server.expiry.look()
+            assert ticks.engine.txn.databases[0].size == 1
         ticks.close(save=False)
         again = Ticks(tmp_path, files=ticks.files)
         again.clock.now_ms += 2000
         assert again.server.expiry.look()
         assert again.engine.txn.databases[0].size == 1
         again.close()
+
+    in_loop(body())
+
+
+def test_damage_that_one_kind_meets_keeps_no_other_from_expiring(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        ticks.keep_transaction()
+        await fill(ticks, ticks.connect())
+        cursor = ticks.engine.txn.cursor("idmp")
+        for key, _ in list(cursor.iternext()):
+            if len(key) == RECORD_KEY_BYTES:
+                cursor.put(key, b"damaged")
+        for _ in range(3):
+            assert ticks.server.expiry.look()
+            ticks.clock.now_ms += 2000
+        keys, _, consumers = left(ticks)
+        assert (keys, consumers) == (1, 0)
+        ticks.close(save=False)
 
     in_loop(body())

@@ -6,12 +6,14 @@ import asyncio
 import errno
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
-from riverbed.server.protocol.replies import Reply
+from riverbed.server.protocol.replies import Block, Reply
+from riverbed.store.errors import DamagedRowError
 from tests.support.ticks import Client, Ticks, in_loop
 
 MANY = {"XREADGROUP": 150, "XREAD": 400}
@@ -271,6 +273,28 @@ def test_a_group_whose_key_expires_as_another_client_begins_to_wait_ends_its_wai
         await ticks.settle()
         [reply] = waiting.replies()
         assert reply.startswith(b"-NOGROUP")
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("error", [lmdb.MapFullError("the map is full"), DamagedRowError("an entry")])
+def test_a_client_that_joins_lines_where_the_tables_refuse_that_is_tried_again(
+    tmp_path: Path, error: Exception
+) -> None:
+    def refuse(start: int, end: int) -> bool:
+        raise error
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD k 1-1 f v")
+        words = [b"XREAD", b"BLOCK", b"0", b"STREAMS", b"k", b"0"]
+        ticks.executor.blocking.block(waiting.session, Block((b"k",), None, words, topics=(None,), has_news=refuse))
+        await ticks.settle()
+        [reply] = waiting.replies()
+        assert b"1-1" in reply
+        assert not ticks.executor.gave_up
         ticks.close()
 
     in_loop(body())

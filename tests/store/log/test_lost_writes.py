@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.commands.replay import Replayer
-from riverbed.store.errors import CorruptionError
+from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.layout import LOG_DIRECTORY, STATE_DIRECTORY, incr_name
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.repair import Repair
@@ -63,15 +63,21 @@ def lost_after(place: Path) -> int:
     return found
 
 
-@pytest.mark.parametrize("tool", [True, False])
+@pytest.mark.parametrize("tool", ["repair", "trial", None])
 def test_where_boots_cannot_be_told_apart_lost_writes_are_cut_off_as_well(
-    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: bool
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str | None
 ) -> None:
     monkeypatch.setattr(power_loss, "_BOOT_ID", tmp_path / "missing")
     ends = stopped_by_a_power_cut(place)
     (place / STATE_DIRECTORY / MARK_NAME).write_text("unknown")
     wipe(place, ends[4] + 10, ends[5] - 10)
-    if tool:
+    before = log_file(place).read_bytes()
+    if tool == "trial":
+        trial = Compaction(place, Replayer().execute, now_ms=NOW_MS, is_trial=True)
+        with pytest.raises(StoreError, match="power cut"), trial:
+            pass
+        assert log_file(place).read_bytes() == before
+    if tool == "repair":
         with Repair(place, Replayer().execute, now_ms=NOW_MS) as repair:
             assert repair.lost is not None
     assert lost_after(place) == 5

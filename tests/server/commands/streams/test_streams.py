@@ -801,3 +801,16 @@ def test_a_trim_of_everything_is_replayed_where_the_largest_id_was_there(tmp_pat
     product.kill()
     assert product.run("XLEN", "s") == 0
     product.close()
+
+
+def test_a_trim_of_nodes_without_entries_is_replayed_beside_the_largest_id(tmp_path: Path) -> None:
+    product = Product(tmp_path / "store", HandClock(), node_max_entries=2)
+    for entry_id in ("1-0", "2-0", "3-0", "4-0", f"{MAX}-{MAX}"):
+        product.run("XADD", "s", entry_id, "f", "v")
+    product.run("XDEL", "s", "2-0", "3-0", "4-0", f"{MAX}-{MAX}")
+    product.run("XTRIM", "s", "MINID", "=", 2)
+    product.run("XTRIM", "s", "MINID", "~", 3)
+    found = product.run("XINFO", "STREAM", "s")
+    product.kill()
+    assert product.run("XINFO", "STREAM", "s") == found
+    product.close()
