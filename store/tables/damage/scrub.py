@@ -2,7 +2,8 @@
 
 Each step is given a read transaction of its own: one for the whole pass would keep LMDB from using pages again.  So a
 pass meets each row that is there all the time, and may miss others.  Indexes have nothing but keys, and no checksums:
-each row has to be found by the indexes that lead to it.  The purge deletes a row before its places in indexes.
+each row has to be found by the indexes that lead to it, but for rows that the purge is deleting, or a COPY is writing:
+table `trash` has a note of them.
 """
 
 from __future__ import annotations
@@ -55,10 +56,15 @@ def scrub_step(reader: TableReader, table: str, start: bytes, most_rows: int) ->
 
 def _damage(reader: TableReader, table: str, rows: list[Row]) -> Iterator[str]:
     check = _CHECKS[table]
+    dead: _Dead | None = None
     for key, row in rows:
         try:
             for place, is_there in check(reader, key, row):
-                if not is_there:
+                if is_there:
+                    continue
+                if dead is None:
+                    dead = _Dead(reader)
+                if not dead.has(table, key):
                     yield f"table {table}: the row {key[:_SHOWN_KEY_BYTES].hex()} is not found by table {place}"
         except DamagedRowError as error:
             yield f"table {table}: {_named(error, key)} does not fit its checksum"
@@ -76,6 +82,33 @@ def require_sound(reader: TableReader, compared: Callable[[int], None]) -> None:
                 raise CorruptionError(str(reader.path), None, step.damage[0])
             compared(step.rows)
             key = step.next_key
+
+
+class _Dead:
+    """What the notes of table `trash` name."""
+
+    def __init__(self, reader: TableReader) -> None:
+        self._keyspaces: set[int] = set()
+        self._streams: set[int] = set()  # and the numbers of idempotence records
+        self._groups: set[int] = set()
+        for _, row in reader.rows("trash"):
+            match dead_rows.unpack_note(row):
+                case dead_rows.DeadKeyspace(keyspace_no):
+                    self._keyspaces.add(keyspace_no)
+                case dead_rows.DeadStream(stream_no):
+                    self._streams.add(stream_no)
+                case dead_rows.DeadGroup(group_no, _):
+                    self._groups.add(group_no)
+
+    def has(self, table: str, key: bytes) -> bool:
+        match table:
+            case "keys":
+                return streams.decode_key_key(key)[0] in self._keyspaces
+            case "pel":
+                return pending.decode_group_prefix(key) in self._groups
+            case _:
+                is_of_group = table == "groups" and groups.decode_group_no(key) in self._groups
+                return is_of_group or streams.decode_stream_prefix(key) in self._streams
 
 
 def _named(error: DamagedRowError, key: bytes) -> str:

@@ -8,11 +8,15 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from riverbed.store.databases import copying
+from riverbed.store.databases.copying import CopyInTheMaking
 from riverbed.store.layout import STATE_DIRECTORY
+from riverbed.store.tables import purge as purging
 from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, scrub_step
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
 from tests.support.faults.bit_rot import build
+from tests.support.in_process import HandClock, Product
 
 MAP_BYTES = 1 << 30
 
@@ -99,3 +103,69 @@ def test_a_flipped_bit_in_the_key_of_any_row_is_found(filled: Path, tmp_path: Pa
             replace(copy, table, key, bytes(changed), row)
             _, damage = scrubbed(copy, 50)
             assert damage, f"byte {byte} of {key.hex()}"
+
+
+# -- rows that no command reaches --------------------------------------------------------------------------------------
+
+
+def fill(product: Product, key: str) -> None:
+    """Twelve entries, four groups of six consumers, and records of three producers."""
+    for number in range(1, 13):
+        product.run("XADD", key, f"{number}-1", "f", "v")
+    for group in range(4):
+        product.run("XGROUP", "CREATE", key, f"g{group}", 0)
+        for number in range(5):
+            product.run("XREADGROUP", "GROUP", f"g{group}", f"c{number}", "COUNT", 2, "STREAMS", key, ">")
+        product.run("XGROUP", "CREATECONSUMER", key, f"g{group}", "idle")
+    for number in range(9):
+        product.run("XADD", key, "IDMP", f"p{number % 3}", f"i{number}", "*", "f", "v")
+
+
+def test_what_is_being_copied_or_purged_is_no_damage_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The indexes of such rows are written later, or deleted sooner; a note in table `trash` covers the rows."""
+    monkeypatch.setattr(copying, "SLICE_ROWS", 3)
+    monkeypatch.setattr(purging, "_ROWS_A_LOOK", 2)
+    product = Product(tmp_path / "store", HandClock(), node_max_entries=3)
+    slices = 0
+
+    def look() -> None:
+        nonlocal slices
+        slices += 1
+        product.engine.checkpoint()
+        tables = product.engine.tables
+        with tables.env.begin() as txn:
+            reader = TableReader(tables, txn)
+            assert [
+                found for table in SCRUBBED_TABLES for found in scrub_step(reader, table, b"", 100_000).damage
+            ] == []
+
+    def purge() -> None:
+        while product.engine.purge(0.0):
+            look()
+        look()
+
+    fill(product, "s")
+    db = product.engine.txn.databases[0]
+    stream = db.stream(b"s", 0)
+    assert stream is not None
+    copy = CopyInTheMaking(db, stream)
+    for _ in copy.fill():
+        look()
+    copy.close()
+    purge()
+    product.run("COPY", "s", "t")
+    for line in ("XGROUP DELCONSUMER t g0 c1", "XGROUP DESTROY t g1", "XTRIM t MAXLEN 2", "XCFGSET t IDMP-MAXSIZE 9"):
+        product.run(*line.split())
+        purge()
+    fill(product, "u")
+    product.run("RENAME", "u", "t")
+    purge()
+    product.run("PEXPIRE", "s", 1000)
+    product.run("FLUSHALL")
+    product.clock.now_ms += 5000
+    product.engine.txn.expire_due(product.clock.now_ms, 100)
+    purge()
+    assert slices > 100
+    product.close()
