@@ -324,11 +324,11 @@ class Tables:
         self.env.sync(True)
 
     def sync(self) -> None:
-        """Make the last commit durable, if commits do not wait for the disk.  May run in any thread.
+        """Make the last commit durable, if commits do not wait for the disk, or not for its number; in any thread.
 
         Raises lmdb.Error; then no other commit may follow, and the next start goes back to the commit before.
         """
-        if self.syncs_later:
+        if self.syncs_later or self._is_marked:
             try:
                 self.env.sync(True)
             except lmdb.Error as error:
@@ -366,8 +366,9 @@ class Tables:
             return
         self._commits += 1
         if self._commits > 1 and self._mapped.is_at_its_path:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, lmdb.Error):
                 if power_loss.prepare_use(self.path):
+                    self.env.sync(True)  # or the number of this commit may be lost, and one more is gone back
                     self._set_mark()
 
     def _set_mark(self) -> None:

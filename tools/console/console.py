@@ -35,7 +35,7 @@ _REDRAW_S: Final = 0.1
 _AGE = re.compile(r"(\d{1,9})(ms|[smhdw])", re.ASCII)
 _SIZE = re.compile(r"([1-9]\d{0,5})(mb|gb)", re.ASCII)
 _UNITS_BITS: Final = {"mb": 20, "gb": 30}
-_LOGIN = re.compile(r"(\w:/{1,2})\S*@")  # a path has one of the slashes
+_LOGIN = re.compile(r"(\w:/{1,2})(?:(?!\w:/).)*@")  # a path has one of the slashes
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _UNITS: Final = ("KB", "MB", "GB", "TB", "PB")
 

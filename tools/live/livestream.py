@@ -25,6 +25,10 @@ _RELEASED_IDLE: Final = -1
 UNOWNED: Final = -1
 
 
+# Of a server that was not told otherwise, in seconds and records.
+DEFAULT_IDEMPOTENCE: Final = (100, 100)
+
+
 @dataclass(frozen=True, slots=True)
 class LiveConsumer:
     name: bytes
@@ -52,7 +56,8 @@ class LiveStream:
     max_deleted_id: StreamID
     entries_added: int
     groups: tuple[LiveGroup, ...]
-    has_idempotence: bool = field(compare=False)
+    has_idempotence: bool = field(compare=False)  # records
+    idempotence: tuple[int, int] = field(compare=False)  # the seconds that a record counts, and records of a producer
 
     @property
     def pending(self) -> int:
@@ -85,6 +90,7 @@ def describe(client: RedisClient, key: bytes) -> LiveStream | None:
             full.get(b"entries-added", length),
             groups,
             bool(full.get(b"iids-tracked", 0)),
+            (full.get(b"idmp-duration", DEFAULT_IDEMPOTENCE[0]), full.get(b"idmp-maxsize", DEFAULT_IDEMPOTENCE[1])),
         )
     except ReplyError as error:
         if error.code == "WRONGTYPE" or "no such key" in str(error):

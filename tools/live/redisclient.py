@@ -82,7 +82,10 @@ class Address:
 
 def parse_url(text: str) -> Address:
     """`redis://[user:password@]host[:port][/database]`, or `rediss://`.  Raises ValueError with what is wrong."""
-    parts = urllib.parse.urlsplit(text)
+    try:
+        parts = urllib.parse.urlsplit(text)
+    except ValueError:  # whose text may quote the password
+        raise ValueError("the host is not written as one") from None
     if f"{parts.scheme}://" not in SCHEMES:
         raise ValueError("expected redis://[user:password@]host[:port][/database]")
     try:
@@ -171,6 +174,8 @@ class RedisClient:
                 if not user and self._lets_in():
                     return
                 password = self._password = find_password(str(self.address))
+            if password is None and user:  # one that needs none takes any; without AUTH it would act as `default`
+                password = ""
             if password is not None:
                 self.call("AUTH", *([user] if user else []), password)
             self.call("PING")
@@ -180,7 +185,7 @@ class RedisClient:
                 said = said.replace(password, "(redacted)")
             if error.code in ("NOAUTH", "WRONGPASS", "ERR"):
                 advice = f"; put the password into {VARIABLE}, or the name of its file into {FILE_VARIABLE}"
-                said += advice if error.code == "NOAUTH" else ""
+                said += "" if password else advice
                 raise Failure(f"{self.address} does not let us in: {said}") from None
             raise Failure(f"{self.address}: {said}") from None
 

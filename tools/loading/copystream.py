@@ -21,6 +21,7 @@ from typing import Final
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.tools.console.console import ProgressBar
 from riverbed.tools.live.livestream import (
+    DEFAULT_IDEMPOTENCE,
     UNOWNED,
     LiveGroup,
     LivePending,
@@ -126,11 +127,18 @@ class _Copy:
                 sink.run([b"XGROUP", b"POLICY", target, group.name, *policy])
         if most_read > live.entries_added:
             self._set_counters(live.entries_added)
+        is_unmarked = live.has_idempotence
+        if live.idempotence != DEFAULT_IDEMPOTENCE:
+            duration_s, most = live.idempotence
+            if sink.takes_idempotence:
+                sink.run([b"XCFGSET", target, b"IDMP-DURATION", b"%d" % duration_s, b"IDMP-MAXSIZE", b"%d" % most])
+            else:
+                is_unmarked = True
         deadline = deadline_ms(self._client, key)
         if deadline is not None:
             sink.run([b"PEXPIREAT", target, b"%d" % deadline])
         count = sum(map(len, pending))
-        return Copied(entries, len(live.groups), count, unmarked=live.has_idempotence, may_expire=deadline is not None)
+        return Copied(entries, len(live.groups), count, unmarked=is_unmarked, may_expire=deadline is not None)
 
     def _covering(self, pending: list[LivePending]) -> list[LiveGroup]:
         """The groups, each with a last ID that covers what was delivered since it was described.

@@ -36,6 +36,10 @@ class Sink(Protocol):
         """Whether XGROUP POLICY is to be tried, as on a Riverbed."""
 
     @property
+    def takes_idempotence(self) -> bool:
+        """Whether XCFGSET sets for how long, and how many, records of producers count."""
+
+    @property
     def keeps_times(self) -> bool:
         """Whether XGROUP SEEN sets when a consumer was seen."""
 
@@ -73,7 +77,7 @@ class Sink(Protocol):
 class DirectorySink:
     """Writes to a data directory that no server uses; always close it.  Raises LockedError when a server uses it."""
 
-    keeps_times = takes_policies = True
+    keeps_times = takes_idempotence = takes_policies = True
 
     def __init__(self, directory: Path, database: int = 0) -> None:
         if directory.is_file():
@@ -170,6 +174,13 @@ class ServerSink:
             return self._client.is_riverbed
         except ReplyError:  # a user with few rights is not told what it is
             return True
+
+    @functools.cached_property
+    def takes_idempotence(self) -> bool:
+        try:
+            return self._client.has_command("xcfgset")
+        except ReplyError:
+            return False
 
     @functools.cached_property
     def keeps_times(self) -> bool:

@@ -86,6 +86,8 @@ def server_entries(
             yield entry[0], entry[1]
         done += len(page)
         if not page:
+            if done and not client.call("EXISTS", key):
+                raise Failure(f"{name_text(key)} in database {db} of {client.address} is gone since its {done}th entry")
             return
         newest = parse_id(page[-1][0])
         if newest is None or newest < first:  # a server that answers so might do it for ever

@@ -104,10 +104,10 @@ def import_(context: click.Context, source: str, target: str, timeout: float, as
                  130  it was interrupted
     """
     with failures_explained(f"import from {source}"), contextlib.ExitStack() as held:
-        from_server = server_address(source, tls)
+        from_server = server_address(source, tls, other=target)
         if from_server is None:
             raise Failure(f"{source} is not a server: expected HOST:PORT or redis://...")
-        to_server = server_address(target, tls)
+        to_server = server_address(target, tls, other=source)
         if to_server is None:
             refuse_existing(Path(target))
         elif to_server.database is not None:

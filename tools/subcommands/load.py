@@ -131,10 +131,11 @@ def _load(
     entries: Iterator[NumberedEntry], sink: Sink, key: bytes, bar: ProgressBar, *, new_ids: bool, skip: int
 ) -> StreamID | None:
     """Load all entries -> the last ID.  Raises Failure with the line at fault, and the number of loaded entries."""
+    left = skip
     try:
         for number, entry_id, words in entries:
-            if skip:
-                skip -= 1
+            if left:
+                left -= 1
                 continue
             try:
                 sink.add(key, None if new_ids else entry_id, words, number)
@@ -147,16 +148,17 @@ def _load(
         raise Interrupted(f"interrupted: at least {counted(sink.loaded, 'entry')} of it are loaded") from None
     except _BadLine as bad:
         sink.finish()
-        raise Failure(f"{bad}; {_so_far(sink)}") from bad
+        raise Failure(f"{bad}; {_so_far(sink, skip)}") from bad
     except Failure as failure:  # an error of the connection
-        raise Failure(f"{failure}; at least {_so_far(sink)}") from failure
+        raise Failure(f"{failure}; at least {_so_far(sink, skip)}") from failure
     except (StoreError, OSError, lmdb.Error):  # of the disk
         with failures_explained(f"load more than {counted(sink.loaded, 'entry')}, and some that may be behind them"):
             raise
 
 
-def _so_far(sink: Sink) -> str:
-    return f"{counted(sink.loaded, 'entry')} before that {'is' if sink.loaded == 1 else 'are'} loaded"
+def _so_far(sink: Sink, skipped: int) -> str:
+    so_far = f"{counted(sink.loaded, 'entry')} before that {'is' if sink.loaded == 1 else 'are'} loaded"
+    return f"{so_far}, behind the {skipped:,} that were left out" if skipped else so_far
 
 
 # -- lines -------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from riverbed.store.tables.environment import TABLES
 from riverbed.tools.cli import main
 from riverbed.tools.console.keytext import key_text
 from riverbed.tools.console.steps import StepProgress
+from riverbed.tools.live.redisclient import RedisClient
+from riverbed.tools.offline import streamread
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
@@ -44,6 +46,27 @@ def test_a_damaged_snapshot_shows_no_entry(riverbed: RiverbedServer) -> None:
     result = run(path, "s")
     assert (len(before), result.exit_code, result.stdout) == (2499, 2, "")
     assert "CRC-32C is" in " ".join(result.stderr.split())
+
+
+def test_a_stream_that_goes_between_two_pages_is_not_told_as_whole(
+    riverbed: RiverbedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamread, "_PAGE", 1000)
+    fill(riverbed)
+    with riverbed.client() as client:
+        call = RedisClient.call
+
+        def deleted(self: RedisClient, *words: Any) -> Any:
+            answer = call(self, *words)
+            if words[0] == "XRANGE":
+                client.ask("DEL", "s")
+            return answer
+
+        monkeypatch.setattr(RedisClient, "call", deleted)
+        result = run(f"localhost:{riverbed.port}", "s")
+    assert len(result.stdout.splitlines()) == 1000
+    assert result.exit_code == 2
+    assert "is gone since its 1000th entry" in " ".join(result.stderr.split())
 
 
 def test_a_range_may_be_of_times(riverbed: RiverbedServer) -> None:

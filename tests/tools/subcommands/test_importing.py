@@ -23,6 +23,7 @@ from riverbed.tools.console.console import Failure
 from riverbed.tools.live import livestream
 from riverbed.tools.live.redisclient import Address, ReplyError, parse_url
 from riverbed.tools.live.target import server_address
+from riverbed.tools.live.tls import TlsOptions
 from riverbed.tools.loading.sinks import ServerSink
 from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
 from tests.support.impostor import impostor
@@ -122,6 +123,23 @@ def test_a_redis_is_imported_field_by_field(
     assert shown_by(ours) == expected
     ours.restart()
     assert shown_by(ours) == expected
+
+
+def test_for_how_long_records_count_is_copied_where_the_target_knows_that(
+    start_redis: StartRedis, start_riverbed: StartRiverbed, tmp_path: Path
+) -> None:
+    source = start_riverbed()
+    with source.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("XCFGSET", "s", "IDMP-DURATION", 86_400, "IDMP-MAXSIZE", 10_000)
+    target, redis = start_riverbed(), start_redis()
+    imported(url(source), tmp_path / "new")
+    imported(url(source), url(target))
+    for server in (start_riverbed(tmp_path / "new"), target):
+        with server.client() as client:
+            found = client.ask("XINFO", "STREAM", "s")
+            assert b"idmp-duration\r\n:86400\r\n" in found and b"idmp-maxsize\r\n:10000\r\n" in found
+    assert imported(url(source), url(redis), status=1)["unmarked"] == ["s"]
 
 
 def test_records_that_no_command_shows_are_missed_by_name(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
@@ -273,7 +291,9 @@ def test_what_old_servers_do_not_tell_is_taken_as_newer_ones_take_it() -> None:
     consumer = livestream.LiveConsumer(b"c", 1_700_000_000_000, 1_700_000_000_000, 1)
     group = livestream.LiveGroup(b"g", StreamID(4 << 64), None, 1, (consumer,))
     found = livestream.describe(old, b"s")
-    assert found == livestream.LiveStream(2, StreamID(5 << 64), StreamID(0), 2, (group,), False)
+    assert found == livestream.LiveStream(
+        2, StreamID(5 << 64), StreamID(0), 2, (group,), False, livestream.DEFAULT_IDEMPOTENCE
+    )
     assert found.groups[0].consumers[0].seen_ms == 1_700_000_000_000
     assert livestream.deadline_ms(old, b"s") == 1_700_000_001_500
 
@@ -431,7 +451,13 @@ def test_a_password_is_in_no_message(tmp_path: Path) -> None:
         reason = refused(f"redis://:s3cret@127.0.0.1:{port}", tmp_path / "new")
     assert "(redacted)" in reason
     assert "s3cret" not in reason
-    for url in ("redis://:s3cret@h:x", "redis://:s3cret@h/x", "redis://:a/s3cret@h", "redis://u:1/s3cret@h"):
+    for url in (
+        "redis://:s3cret@h:x",
+        "redis://:s3cret@h/x",
+        "redis://:a/s3cret@h",
+        "redis://u:1/s3cret@h",
+        "redis://:s3cret\u2100@h",
+    ):
         with pytest.raises(Failure) as refusal:
             server_address(url)
         assert "s3cret" not in str(refusal.value)
@@ -683,6 +709,37 @@ def test_nothing_is_written_over(redis_server: Server, tmp_path: Path) -> None:
 )
 def test_urls(text: str, address: Address) -> None:
     assert parse_url(text) == address
+
+
+@pytest.mark.parametrize(
+    "text", ["redis_master:6379", "localhost:6379/2", "REDIS://:secret@h:6379", "redis:://h", "[::1:6379"]
+)
+def test_what_is_meant_for_a_server_is_no_new_directory(tmp_path: Path, text: str) -> None:
+    with pytest.raises(Failure, match="is not a server") as refusal:
+        server_address(text)
+    assert "secret" not in str(refusal.value)
+    assert server_address(f"./{text}") is None
+    assert server_address(str(tmp_path / text)) is None
+
+
+def test_the_files_of_tls_alone_mean_tls_but_beside_a_server_that_they_are_for() -> None:
+    tls = TlsOptions(ca_file="ca.crt")
+    for text in ("redis://h", "h:1", "rediss://h"):
+        found = server_address(text, tls)
+        assert found is not None and found.tls
+    other = server_address("redis://h", tls, other="rediss://i")
+    assert other is not None and not other.tls
+
+
+def test_a_user_without_a_password_is_no_other_user(start_redis: StartRedis, tmp_path: Path) -> None:
+    redis = start_redis()
+    with redis.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all")
+        client.ask("ACL", "SETUSER", "anyone", "on", "nopass", "~*", "+@all")
+    reason = refused(f"redis://reader@127.0.0.1:{redis.port}", tmp_path / "new")
+    assert "does not let us in: WRONGPASS" in reason and "put the password into" in reason
+    assert imported(f"redis://anyone@127.0.0.1:{redis.port}", tmp_path / "new")["streams"] == 1
 
 
 @pytest.mark.parametrize("text", ["", "h", "redis://", "redis://h:x", "redis://h:70000", "redis://h/-1", "unix:///x"])

@@ -104,6 +104,8 @@ def test_an_id_that_does_not_ascend_ends_the_load_and_it_can_go_on(target: str) 
         in said
     )
     assert len(dumped(target, "s")) == 700
+    later = refused(target, "s", "--skip", 700, given="".join([*wrong, "no line\n"]))
+    assert "0 entries before that are loaded, behind the 700 that were left out" in later
     assert load(target, "s", "--skip", 701, given="".join(wrong))["entries"] == 300
     assert dumped(target, "s") == [json.loads(line) for line in lines]
 
