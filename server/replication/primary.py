@@ -161,7 +161,7 @@ class Primary:
         bytes with the line that ends the batch, measured; without it a WAIT takes up to a second instead of 0.1 ms.
         """
         engine, txn = self._engine, self._core.txn
-        if target <= self._asked_offset or not self._may_log:
+        if target <= self._asked_offset or not self._may_log or self._gate.levels_replicas:
             return
         if any(not sender.introduction.is_ours and sender.acked_offset < target for sender in self.senders.values()):
             # the answer is the offset before the question: what waits for the question too needs another
@@ -195,7 +195,10 @@ class Primary:
                 sender.cut_off()
         self._cut_off_slowest()
         self.prefixes.drop_old(self._takes_needed_space)
-        if self.senders and now_s - self._pinged_s >= config.repl_ping_replica_period and self._may_log:
+        period_s: float = config.repl_ping_replica_period
+        if self._gate.levels_replicas:  # seldom: each ping is one more thing to come level with
+            period_s = max(period_s, config.repl_timeout / 2)
+        if self.senders and now_s - self._pinged_s >= period_s and self._may_log:
             self._pinged_s = now_s
             self._core.txn.log.append(PING)
             self._ticks.want_tick()
@@ -213,13 +216,13 @@ class Primary:
 
     @property
     def _may_log(self) -> bool:
-        """Whether lines for replicas alone may be logged; not while writes are held so that replicas come level.
+        """Whether lines for replicas alone may be logged.
 
-        While writes wait for the disk, or for space, they may: a replica that hears nothing for `repl-timeout` gives up
-        the link.
+        While writes wait for the disk, for space, or for a replica that is to take over, they may: a replica that hears
+        nothing for `repl-timeout` gives up the link.
         """
         is_refused = self._engine.refusal is not None and self._engine.refusal not in NEARLY_FULL
-        return not (self._core.txn.follows or self._gate.levels_replicas or is_refused)
+        return not (self._core.txn.follows or is_refused)
 
     def count_good(self) -> None:
         """Count the replicas that were heard of lately; writing may depend on it."""
