@@ -82,15 +82,16 @@ class CopyInTheMaking:
         self.source_key = stream.key
         self._db = db
         self._txn = txn = db.txn
-        self._source_no = stream.stream_no
+        self.source_no = stream.stream_no
         self._source_records_no = 0 if stream.idempotence is None else stream.idempotence.records_no
         self.stream_no = self._new_stream_no()
         self.records_no = self._new_stream_no() if self._source_records_no else 0
         self.looks: list[tuple[bytes, bytes]] = []  # rows of `consumer_ttls`, for the moment it has a key
         self.dead_letters: set[bytes] = set()  # the keys to which groups of the copy will move entries
         self.is_stale = False
-        self._needle = bulk(stream.key)
-        self._plain_append = re.compile(re.escape(bulk(b"XADD") + self._needle) + rb"\$\d+\r\n\d+-\d+\r\n")
+        needle = re.escape(bulk(stream.key))
+        self._named = re.compile(b"(?=%b)" % needle)  # a key may be such that its bytes overlap themselves
+        self._plain_append = re.compile(re.escape(bulk(b"XADD")) + needle + rb"\$\d+\r\n\d+-\d+\r\n")
         txn.end_command()
         self._seen = len(txn.log)  # pieces of this tick's log that are looked through
         self._notes = txn.dead_rows
@@ -123,7 +124,7 @@ class CopyInTheMaking:
         """Whether a command that may change the source, other than by an entry behind all others, is among these."""
         if any(name in commands for name in _ALL_KEYS):
             return True
-        named = commands.count(self._needle)
+        named = len(self._named.findall(commands))
         return named > 0 and named > len(self._plain_append.findall(commands))
 
     def logged(self, log: list[bytes]) -> None:
@@ -159,7 +160,7 @@ class CopyInTheMaking:
     def _source(self) -> Stream:
         """The source, with its rows as they are now."""
         stream = self._db.stream(self.source_key, 0)
-        assert stream is not None, "a copy that is not stale has no source"
+        assert stream is not None and stream.stream_no == self.source_no, "a copy that is not stale has no source"
         return stream
 
     def _copy_records(self) -> Iterator[None]:
@@ -216,7 +217,7 @@ class CopyInTheMaking:
                 if group.pel_count:
                     yield from self._copy_pending(group.name, group_no, new_no)
             elif decode_group_no(key) != group_no:
-                low = group_key(self._source_no, decode_group_no(key) + 1)  # of a destroyed group, left to the purge
+                low = group_key(self.source_no, decode_group_no(key) + 1)  # of a destroyed group, left to the purge
                 continue
             elif len(key) == CONSUMER_KEY_BYTES:
                 new_key = consumer_key(self.stream_no, new_no, decode_consumer_no(key))
@@ -269,8 +270,8 @@ class CopyInTheMaking:
     def _copy_entries(self) -> Iterator[None]:
         """Copy entries, and nodes as far as their entries are copied.  At the last slice none is left."""
         txn = self._txn
-        prefix, new_prefix = stream_prefix(self._source_no), stream_prefix(self.stream_no)
-        low = low_node = entry_key(self._source_no, self._source().floor_id)
+        prefix, new_prefix = stream_prefix(self.source_no), stream_prefix(self.stream_no)
+        low = low_node = entry_key(self.source_no, self._source().floor_id)
         is_last = False
         while not is_last:
             self._source()  # takes it back if it is lent to runs of XADD
@@ -296,7 +297,7 @@ class CopyInTheMaking:
     def _copy_nodes(self, low: bytes, end: bytes | None) -> bytes:
         """Copy the nodes from the key `low` on, which begin below `end`; -> where to go on."""
         txn = self._txn
-        prefix, new_prefix = stream_prefix(self._source_no), stream_prefix(self.stream_no)
+        prefix, new_prefix = stream_prefix(self.source_no), stream_prefix(self.stream_no)
         source, target = txn.nodes, txn.lmdb.cursor(txn.handles["nodes"])
         found = seek(source, low)
         while found:

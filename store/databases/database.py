@@ -154,7 +154,7 @@ class Database(StreamCache):
         if replaced is not None:
             target._remove(replaced, notify=False)
         source = self.stream(rows.source_key, 0)
-        assert source is not None, "a copy that is not stale has no source"
+        assert source is not None and source.stream_no == rows.source_no, "a copy that is not stale has no source"
         copy = Stream.of_row(txn, target, new_key, source.row())
         copy.stream_no = rows.stream_no
         copy.prefix = streams.stream_prefix(copy.stream_no)

@@ -122,6 +122,7 @@ class LentStreams:
     def _put(self, tail: Tail) -> None:
         self._size -= tail.size
         put_rows(self._txn, tail)
+        self._size += tail.size  # what it is still to trim
 
     def load(self, run: Run, at: int, watched: dict[bytes, int]) -> int:
         """Append entries of `run`, which is from a log, from `at` on to the streams that are lent; -> how many."""

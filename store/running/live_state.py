@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import lmdb
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # The bytes of a log that is executed at once, in a second or two, when its tail meets damaged tables.
 MAX_REMADE = 32 << 20
+# New tables number streams from so far on: a SCAN, whose cursor is a number of the old ones, then misses no key.
+NUMBERS_APART: Final = 1 << 32
 
 
 class LiveState:
@@ -94,9 +96,11 @@ class LiveState:
     def make_again(self) -> None:
         """Empty the tables, and execute the whole log.  Raises StoreError, OSError, lmdb.Error; then call `restore`."""
         txn = self._txn
+        numbered = txn.next_stream_no
         txn.abort()
         txn.reload()
         txn.empty()
+        txn.next_stream_no = numbered + NUMBERS_APART
         recover(self._keeper.log, txn, self._execute, commits=False)
 
     def _replay_tail(self) -> None:

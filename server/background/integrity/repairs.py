@@ -35,6 +35,7 @@ from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import LogWriteError, StateLostError, StoreError
 from riverbed.store.layout import DAMAGED_TABLES, REPAIR_DIRECTORY, REPAIR_NAMES, STATE_DIRECTORY
 from riverbed.store.position import LogPosition
+from riverbed.store.running.live_state import NUMBERS_APART
 
 if TYPE_CHECKING:
     from riverbed.server.background.checkpoints.checkpoints import Checkpoints
@@ -58,8 +59,6 @@ _READERS_STEPS: Final = 1000
 _WAIT_S: Final = 0.01
 # After a repair that has failed, damage that commands meet begins no other one for so long.
 AGAIN_S: Final = 600.0
-# New tables number streams from so far on: a SCAN, whose cursor is a number of the old ones, then misses no key.
-_NUMBERS_APART: Final = 1 << 32
 
 
 class RepairError(Exception):
@@ -188,7 +187,7 @@ class Repairs:
         tables, txn = engine.tables, engine.txn
         await self._clear()
         arguments = [engine.directory, engine.options.map_bytes, txn.node_max_entries, txn.node_max_bytes]
-        arguments += [engine.space.reserve_bytes, txn.next_stream_no + _NUMBERS_APART]
+        arguments += [engine.space.reserve_bytes, txn.next_stream_no + NUMBERS_APART]
         try:
             async with Worker(self._tasks, REPAIR, *arguments, is_urgent=True) as worker:
                 await self._make_tables(worker)

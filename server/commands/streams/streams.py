@@ -50,8 +50,9 @@ SETID_BELOW_MAX_DELETED: Final = "ERR The ID specified in XSETID is smaller than
 SETID_BELOW_TOP: Final = "ERR The ID specified in XSETID is smaller than the target stream top item"
 ENTRIES_ADDED_BELOW_LENGTH: Final = "ERR The entries_added specified in XSETID is smaller than the target stream length"
 
-# Fields and values of one entry together; more than a request can carry under the default query-buffer limit.
-MAX_ENTRY_BYTES = 1 << 30
+# Fields and values of one entry together; more than a request can carry under the default query-buffer limit.  Redis
+# takes 1 << 30.  Native code reads lengths of nine digits.
+MAX_ENTRY_BYTES = 999_999_999
 
 _XADD: Final = b"xadd"
 
@@ -69,6 +70,8 @@ def xadd(request: Request) -> Reply:
     if argv[2] != b"*" or not len(argv) & 1:
         return _xadd_logged(request) if request.from_log else _xadd_with_options(request)
     # the common form, `XADD key * field value ...`, is worth its own path: it is half of a busy server's work
+    if sum(map(len, argv)) > MAX_ENTRY_BYTES:
+        return _xadd_with_options(request)  # which refuses it, unless the key is that long
     key = argv[1]
     db = request.db
     stream = db.cached.get(key)

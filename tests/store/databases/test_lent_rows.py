@@ -345,6 +345,22 @@ def test_rows_that_a_trim_may_remove_wait_for_it(store: Store) -> None:
     store.txn.log.clear()
 
 
+def test_bytes_that_wait_are_counted_once_where_an_exact_trim_is_behind_a_plain_entry(tmp_path: Path) -> None:
+    store = Store(tmp_path / "another", node_max_entries=1000, node_max_bytes=1 << 20)
+    store.add(b"s", "1-1")
+    append(store, *(f"XADD s * f {'v' * 40}" for _ in range(100)))
+    for _ in range(3):
+        store.commit()
+        store.db.take_all_back()
+        trims = [f"XADD s MAXLEN 101 * f {'v' * 200}" for _ in range(200)]
+        append(store, f"XADD s * f {'v' * 40}", *trims)
+        store.commit()
+        store.engine.write_behind()
+        store.db.take_all_back()
+        assert store.db.lent_bytes == 0
+    store.engine.abandon()
+
+
 def test_a_run_that_is_not_taken_ends_no_tick_however_much_came_since_the_last_look(store: Store) -> None:
     store.txn.configure_nodes(1000, 1 << 20)
     for key in (b"s", b"o"):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from riverbed.store.databases.copying import CopyInTheMaking
 from tests.conftest import StartRedis, StartRiverbed
+from tests.support.in_process import value_of
 from tests.support.pair import Pair
-from tests.support.raw import RawClient
+from tests.support.raw import RawClient, parse
 from tests.support.servers import RiverbedServer
 from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import until
@@ -202,6 +204,30 @@ def test_local_clients_are_those_of_this_machine(tmp_path: Path, address: str, i
         client.address = address
         (reply,) = await ticks.ask(client, "DEBUG SLEEP 0")
         assert (reply == OK) is is_local
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_scan_misses_no_key_whose_stream_has_another_number_since(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        db = ticks.engine.txn.databases[0]
+        for number in range(40):
+            await ticks.ask(client, f"XADD k{number} 1-1 f v")
+            stream = db.stream(b"k0", 0)
+            assert stream is not None
+            CopyInTheMaking(db, stream).close()  # uses up a number that the log has not
+        (reply,) = await ticks.ask(client, "SCAN 0 COUNT 20")
+        cursor, keys = value_of(parse(reply))
+        found = set(keys)
+        ticks.engine.checkpoint()
+        ticks.engine.reload(from_log=True)
+        (reply,) = await ticks.ask(client, f"SCAN {cursor.decode()} COUNT 100")
+        cursor, keys = value_of(parse(reply))
+        assert cursor == b"0"
+        assert len(found.union(keys)) == 40
         ticks.close()
 
     in_loop(body())

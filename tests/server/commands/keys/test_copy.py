@@ -17,6 +17,7 @@ from riverbed.store.check import check
 from riverbed.store.databases import copying
 from riverbed.store.databases.copying import CopyInTheMaking
 from riverbed.store.databases.transaction import FEW_LENT_BYTES
+from riverbed.store.format.resp import bulk
 from riverbed.store.tables.writing.transaction import PART
 from riverbed.store.wire import APPENDED, Run, parse
 from tests.support.raw import encode
@@ -354,3 +355,32 @@ def test_a_copy_writes_what_has_changed_and_not_what_is_lent(tmp_path: Path) -> 
         pytest.fail("the copy does not end")
     copy.close()
     store.engine.abandon()
+
+
+def test_a_key_whose_bytes_overlap_themselves_is_seen_to_be_another_stream(tmp_path: Path) -> None:
+    """The log names it in such a way that one place hides the other."""
+    key = b"$3\r\n1-1\r\n\r\n$14"
+    assert len(key) == 14
+    name = b"zz$4\r\nXADD\r\n" + bulk(key)[: -len(b"\r\n$14\r\n")]
+
+    async def body() -> None:
+        server = Copying(tmp_path)
+        client, other = server.client, server.other
+        for number in range(100):
+            client.send_words("XADD", key, f"5-{number}", "f", "old")
+        other.send_words("XADD", name, "7-1", "f", "new")
+        await server.ticks.settle()
+        assert len(client.replies()) == 100 and len(other.replies()) == 1
+        client.send_words("COPY", key, "copy")
+        for _ in range(4):
+            await asyncio.sleep(0)
+        assert client.session.is_sliced
+        other.send_words("RENAME", name, key)
+        replies, _ = await server.end()
+        assert replies == [b":1\r\n"]
+        assert await server.ticks.ask(client, "XRANGE copy - +") == [
+            b"*1\r\n*2\r\n$3\r\n7-1\r\n*2\r\n$1\r\nf\r\n$3\r\nnew\r\n"
+        ]
+        server.ticks.close()
+
+    in_loop(body())
