@@ -11,6 +11,7 @@ import pytest
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
+from riverbed.server.execution.waiters import AT_ONCE
 from riverbed.server.protocol.replies import Reply
 from riverbed.store.errors import StateLostError
 from tests.support.ticks import Client, Ticks, in_loop
@@ -78,6 +79,62 @@ def test_one_entry_for_a_crowd_in_one_group_runs_two_commands(tmp_path: Path) ->
         await ticks.ask(admin, "MULTI", "XADD s * f v", "XADD s * f v", "XADD s * f v", "EXEC")
         assert served(clients) == [1, 2, 3]
         assert tries() - before == 6
+        ticks.close()
+
+    in_loop(body())
+
+
+async def many_streams(ticks: Ticks, admin: Client, options: str) -> list[Client]:
+    """Ten consumers that wait for three hundred streams each."""
+    keys = [f"k{number}" for number in range(3 * AT_ONCE)]
+    await ticks.ask(admin, *(f"XGROUP CREATE {key} g 0 MKSTREAM" for key in keys))
+    command = f"XREADGROUP GROUP g c# {options} STREAMS {' '.join(keys)} {' '.join('>' for _ in keys)}"
+    clients = await crowd(ticks, 10, command)
+    while ticks.executor.waiters.has_work:
+        await ticks.settle()
+    return clients
+
+
+def test_one_entry_for_a_crowd_that_waits_for_many_streams_is_looked_for_in_its_own(tmp_path: Path) -> None:
+    """All of them read all of the streams for it, and each once more to wait again."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        clients = await many_streams(ticks, admin, "COUNT 1 BLOCK 0")
+        before = tries()
+        await ticks.ask(admin, "XADD k7 1-1 f v")
+        [reply] = clients[0].replies()
+        assert b"$2\r\nk7\r\n" in reply and b"1-1" in reply
+        assert served(clients) == []
+        assert not any(client.session.is_sliced for client in clients)
+        assert tries() - before == 2
+        await ticks.ask(admin, "MULTI", "XADD k8 1-1 f v", "XADD k299 1-1 f v", "EXEC")
+        assert [b"k8" in reply or b"k299" in reply for client in clients[1:3] for reply in client.replies()] == [
+            True
+        ] * 2
+        await ticks.ask(admin, "XGROUP DESTROY k9 g")
+        assert all(client.replies()[0].startswith(b"-NOGROUP") for client in clients[3:])
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_wake_in_vain_by_one_of_many_streams_forgets_no_claim_of_another(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin, other = ticks.connect(), ticks.connect()
+        await ticks.ask(admin, "XADD k5 1-1 f v", "XGROUP CREATE k5 g 0")
+        await ticks.ask(other, "XREADGROUP GROUP g first STREAMS k5 >")
+        clients = await many_streams(ticks, admin, "COUNT 1 BLOCK 0 CLAIM 5000")
+        ticks.clock.now_ms += 1000
+        # another takes it before they have their turns
+        await ticks.ask(admin, "MULTI", "XADD k7 1-1 f v", "XREADGROUP GROUP g other STREAMS k7 >", "EXEC")
+        assert served(clients) == []
+        await pass_ms(ticks, 4500)  # k5's is due, and k7's is not
+        for _ in range(20):
+            await ticks.settle()
+        assert served(clients) == [0]  # the one that was woken
         ticks.close()
 
     in_loop(body())
