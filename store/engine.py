@@ -345,7 +345,10 @@ class Engine:
                 raise self._tables_failed(error) from None
             self.txn.lose()
             raise
-        self.tables.committed()
+        try:
+            self.tables.committed()
+        except lmdb.Error as error:
+            raise self._tables_failed(error) from None
         self.space.uncommitted_bytes = 0
         self._changes_at_checkpoint = self.txn.changes
         self.txn.swept = False

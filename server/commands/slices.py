@@ -40,7 +40,7 @@ from riverbed.server.protocol.replies import LONG_BYTES, LongReply
 
 if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
-    from riverbed.server.protocol.replies import Reply
+    from riverbed.server.protocol.replies import Block, Reply
     from riverbed.store.streams.stream import Stream
     from riverbed.store.tables.view import View
 
@@ -84,6 +84,7 @@ class SlicedCommand:
         "needs_view",
         "request",
         "rights",
+        "wait",
         "wait_end_ms",
         "work",
         "writes",
@@ -98,6 +99,7 @@ class SlicedCommand:
         self._done = _NO_PROGRESS  # how far it has come, in the log or not
         self._has_logged = False
         self.nanoseconds = 0  # spent on it
+        self.wait: Block | None = None  # in place of its own, when it finds nothing: it looks at one key of very many
         self.wait_end_ms: int | None = None  # of the monotonic clock: when a client is answered that waits on behind it
         self.needs_view = False  # it waits until it is shown one
         self.is_alone = False  # nothing may use the tables before it goes on

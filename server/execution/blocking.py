@@ -160,7 +160,8 @@ class Blocking:
             assert block is not None, "in a line without waiting"
             if self._has_left(session):
                 continue
-            reply = self._retry(session, block, None if len(block.keys) <= AT_ONCE else place[1])
+            is_long = len(block.keys) > AT_ONCE and block.has_news is not None
+            reply = self._retry(session, block, place[1] if is_long else None)
             if reply.__class__ is tuple and reply[0].startswith(_NO_GROUP):
                 self._tell_those_behind(place, block, reply)
 
@@ -221,14 +222,13 @@ class Blocking:
             if session.blocked is not block:
                 return reply  # it failed, its tick could not be committed either, and the client was answered
         if reply.__class__ is Block:
-            retry_ms = reply.retry_ms
-            if key is not None and block.retry_ms is not None:  # of another key
-                retry_ms = block.retry_ms if retry_ms is None else min(retry_ms, block.retry_ms)
+            retry_ms = reply.retry_ms if key is None else block.also_at(reply.retry_ms).retry_ms
             self.waiters.postpone(session, retry_ms, self._core.monotonic_ahead_ms())
             self._arm_deadline()
             return reply
         if reply.__class__ is SlicedCommand:
             reply.wait_end_ms = self.waiters.end_of(session)
+            reply.wait = None if key is None else block
         self.end_wait(session, reply)
         return reply
 
@@ -344,7 +344,8 @@ class Blocking:
 
 
 def _of_one_key(block: Block, key: bytes) -> list[bytes]:
-    """The words of a read of many keys, which end with these and an ID for each, for one of them."""
-    count, number = len(block.keys), block.keys.index(key)
-    before = block.argv[: len(block.argv) - 2 * count]
-    return [*before, key, block.argv[len(before) + count + number]]
+    """The words of a read, which end with its keys and an ID for each, for one key, which may be among them twice."""
+    count = len(block.keys)
+    before, ids = block.argv[: len(block.argv) - 2 * count], block.argv[len(block.argv) - count :]
+    own = [entry_id for name, entry_id in zip(block.keys, ids, strict=True) if name == key]
+    return [*before, *[key] * len(own), *own]

@@ -277,6 +277,8 @@ class SlicedCommands:
             self.drop(session)
         self._delivery.caller = None
         before = len(session.out)
+        if reply.__class__ is Block and sliced.wait is not None:
+            reply = sliced.wait.also_at(reply.retry_ms)
         if reply.__class__ is Block and sliced.wait_end_ms is not None:  # tried again in vain, it waits no longer
             reply = replace(reply, deadline_ms=sliced.wait_end_ms - self._core.monotonic_ahead_ms())
         self._delivery.deliver_for(command, session, reply)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable, Generator, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 # A longer reply is sent piece by piece.
@@ -129,6 +129,12 @@ class Block:
     # Whether there is something for the client at the keys from one index to another: a client begins to wait for many
     # keys in several turns, and clients may write to them in between.
     has_news: Callable[[int, int], bool] | None = None
+
+    def also_at(self, retry_ms: int | None) -> Block:
+        """The same wait, run again at this moment as well."""
+        if retry_ms is None or (self.retry_ms is not None and self.retry_ms <= retry_ms):
+            return self
+        return replace(self, retry_ms=retry_ms)
 
 
 class Source(Protocol):

@@ -366,9 +366,10 @@ class Tables:
             return
         self._commits += 1
         if self._commits > 1 and self._mapped.is_at_its_path:
-            with contextlib.suppress(OSError, lmdb.Error):
+            with contextlib.suppress(OSError):
                 if power_loss.prepare_use(self.path):
-                    self.env.sync(True)  # or the number of this commit may be lost, and one more is gone back
+                    self._is_marked = True  # from here on a commit needs `sync`: this one, or its number may be lost
+                    self.sync()
                     self._set_mark()
 
     def _set_mark(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,9 @@ def server_address(target: str, tls: TlsOptions = NO_TLS, *, other: str = "") ->
         wants_tls = tls.is_asked if other.startswith("rediss://") else tls.is_implied
         return replace(address, tls=address.tls or wants_tls, tls_options=tls)
     found = _HOST_PORT.fullmatch(target)
-    if Path(target).exists():
-        return None
+    with contextlib.suppress(OSError):  # too long for a name, or in a folder that may not be entered
+        if Path(target).exists():
+            return None
     if found is None:
         if _MISTYPED.fullmatch(target):
             named = without_password(target)

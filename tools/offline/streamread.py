@@ -86,7 +86,7 @@ def server_entries(
             yield entry[0], entry[1]
         done += len(page)
         if not page:
-            if done and not client.call("EXISTS", key):
+            if not client.call("EXISTS", key):
                 raise Failure(f"{name_text(key)} in database {db} of {client.address} is gone since its {done}th entry")
             return
         newest = parse_id(page[-1][0])

@@ -142,7 +142,7 @@ def _xadd_with_options(request: Request) -> Reply:
                 Idempotence(stream).count_duplicate()
             return None if known is None else id_text(known)
     entry_id = _choose_id(options.entry_id, stream, request.now_ms)
-    if sum(map(len, words)) > MAX_ENTRY_BYTES:
+    if sum(map(len, words)) > MAX_ENTRY_BYTES and not request.from_log:
         raise CommandError(TOO_LARGE)
     if stream is None:
         stream = request.db.create(key)

@@ -12,7 +12,7 @@ from riverbed.server.commands import load_commands
 from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.waiters import AT_ONCE
-from riverbed.server.protocol.replies import Reply
+from riverbed.server.protocol.replies import LONG_BYTES, Reply
 from riverbed.store.errors import StateLostError
 from tests.support.ticks import Client, Ticks, in_loop
 
@@ -115,6 +115,62 @@ def test_one_entry_for_a_crowd_that_waits_for_many_streams_is_looked_for_in_its_
         ] * 2
         await ticks.ask(admin, "XGROUP DESTROY k9 g")
         assert all(client.replies()[0].startswith(b"-NOGROUP") for client in clients[3:])
+        ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("command", ["XREAD", "XREADGROUP"])
+def test_a_look_at_one_of_many_streams_that_takes_slices_ends_no_wait_for_the_others(
+    tmp_path: Path, command: str
+) -> None:
+    """The reply is too long for memory, and waits for a view; by then another has the entry, or it is gone."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin = ticks.connect()
+        if command == "XREADGROUP":
+            clients = await many_streams(ticks, admin, "COUNT 1 BLOCK 0")
+        else:
+            keys = [f"k{number}" for number in range(3 * AT_ONCE)]
+            await ticks.ask(admin, *(f"XADD {key} 1-1 f v" for key in keys))
+            ids = " ".join("1-1" for _ in keys)
+            clients = await crowd(ticks, 10, f"XREAD COUNT 1 BLOCK 0 STREAMS {' '.join(keys)} {ids}")
+            while ticks.executor.waiters.has_work:
+                await ticks.settle()
+        admin.send_words("XADD", "k7", "5-1", "f", "v" * (LONG_BYTES + 1))
+        if command == "XREAD":
+            admin.send("DEL k7")
+        for _ in range(50):
+            await ticks.settle()
+        assert len(served(clients)) == (1 if command == "XREADGROUP" else 0)
+        waiting = [client for client in clients if client.session.blocked is not None]
+        assert {len(client.session.blocked.keys) for client in waiting if client.session.blocked} == {3 * AT_ONCE}
+        while ticks.executor.waiters.has_work:
+            await ticks.settle()
+        await ticks.ask(admin, "XADD k8 5-1 f v")
+        for _ in range(20):
+            await ticks.settle()
+        assert len(served(waiting)) == (1 if command == "XREADGROUP" else len(waiting))
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_stream_that_is_named_twice_is_looked_at_from_both_places(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        admin, client = ticks.connect(), ticks.connect()
+        keys = ["k0", *(f"k{number}" for number in range(1, 3 * AT_ONCE)), "k0"]
+        await ticks.ask(admin, *(f"XADD {key} 1-1 f v" for key in keys[:-1]))
+        ids = " ".join(["100-0", *("1-1" for _ in keys[1:-1]), "2-0"])
+        client.send(f"XREAD BLOCK 0 STREAMS {' '.join(keys)} {ids}")
+        await ticks.settle()
+        while ticks.executor.waiters.has_work:
+            await ticks.settle()
+        await ticks.ask(admin, "XADD k0 50-0 f v")
+        [reply] = client.replies()
+        assert b"50-0" in reply
         ticks.close()
 
     in_loop(body())

@@ -719,6 +719,7 @@ def test_what_is_meant_for_a_server_is_no_new_directory(tmp_path: Path, text: st
         server_address(text)
     assert "secret" not in str(refusal.value)
     assert server_address(f"./{text}") is None
+    assert server_address("x" * 300) is None
     assert server_address(str(tmp_path / text)) is None
 
 
