@@ -1,7 +1,8 @@
 """Execute logs that a Redis wrote on our store; commands that are not about streams are left out, and counted.
 
 A Redis also holds keys of other types, and its log has commands for them.  These are skipped, except for their effect
-on streams: SET on a stream's key deletes the stream, and so does RENAME of a string to the key.  All other commands go
+on streams: SET on a stream's key deletes the stream, and so does RENAME of a string to the key.  So are those for
+databases that are not here: what comes from there is not known, and what goes there is gone.  All other commands go
 through the handlers that clients use, and the mutators log them again in our canonical form.
 
 Errors of commands are ignored, as in a Redis that loads its log; they are counted too.
@@ -170,12 +171,43 @@ class ForeignLog:
             self._multi_mark = len(self._txn.log)
         elif name == b"EXEC":
             self._end_transaction()
-        elif name in _NOT_STATE:
+        elif name in _NOT_STATE or self._runs_across(name, words):
             pass
         elif self._db is None:
             self.skipped.databases[self._no_such_db] += 1
         else:
             self._run(self._db, name, words, batch)
+
+    def _runs_across(self, name: bytes, words: list[bytes]) -> bool:
+        """Do to the databases that are here what a command does in which one that is not here has a part; -> if so."""
+        db, here = self._db, self._txn.databases[0]
+        if name == b"FLUSHALL" and db is None:
+            self._replayer.execute(self._txn, here, words)
+        elif name == b"SWAPDB" and len(words) == 3:
+            numbers = [_number(words[1:2]), _number(words[2:])]
+            found = [each for each in map(self._database, numbers) if each is not None]
+            if min(numbers) < 0 or (len(found) == 2 and db is not None):
+                return False
+            if len(found) == 2:
+                self._replayer.execute(self._txn, here, words)
+            else:
+                self.skipped.databases[max(numbers)] += 1
+                for each in found:
+                    each.flush()
+        elif (
+            name == b"MOVE" and len(words) == 3 and db is not None and self._is_elsewhere(number := _number(words[2:]))
+        ):
+            self.skipped.databases[number] += 1
+            self._delete(db, words[1])
+        elif name == b"COPY" and len(words) > 2 and db is None and (target := self._target(db, words)) is not None:
+            self.skipped.databases[self._no_such_db] += 1
+            self._delete(target, words[2])
+        else:
+            return False
+        return True
+
+    def _is_elsewhere(self, number: int) -> bool:
+        return number >= 0 and self._database(number) is None
 
     def _select(self, words: list[bytes]) -> None:
         self._no_such_db = _number(words[1:])
@@ -220,7 +252,7 @@ class ForeignLog:
         if stream is not None:
             db.delete(stream)
 
-    def _target(self, db: Database, words: list[bytes]) -> Database | None:
+    def _target(self, db: Database | None, words: list[bytes]) -> Database | None:
         """The database that COPY writes to; None when it is not here."""
         for option, value in pairwise(words[3:]):
             if option.upper() == b"DB":

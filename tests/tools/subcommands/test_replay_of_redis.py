@@ -192,6 +192,31 @@ def test_a_copy_into_a_database_that_is_not_here_deletes_nothing(tmp_path: Path,
     assert sorted(key for _, key in opened(tmp_path / "new", 0)) == [b"t"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "left", "elsewhere"),
+    [
+        (["SELECT 17", "FLUSHALL"], [], {}),
+        (["SELECT 17", "FLUSHDB"], [(0, b"a"), (0, b"b"), (1, b"c")], {"17": 1}),
+        (["SELECT 17", "SWAPDB 0 1"], [(0, b"c"), (1, b"a"), (1, b"b")], {}),
+        (["SWAPDB 0 17"], [(1, b"c")], {"17": 1}),
+        (["SELECT 20", "SWAPDB 17 1"], [(0, b"a"), (0, b"b")], {"17": 1}),
+        (["SWAPDB 17 18"], [(0, b"a"), (0, b"b"), (1, b"c")], {"18": 1}),
+        (["MOVE a 17"], [(0, b"b"), (1, b"c")], {"17": 1}),
+        (["SELECT 17", "COPY other a DB 0 REPLACE"], [(0, b"b"), (1, b"c")], {"17": 1}),
+        (["SELECT 17", "COPY other a DB 18 REPLACE"], [(0, b"a"), (0, b"b"), (1, b"c")], {"17": 1}),
+    ],
+)
+def test_what_a_database_that_is_not_here_takes_or_overwrites_is_gone(
+    tmp_path: Path, lines: list[str], left: list[tuple[int, bytes]], elsewhere: dict[str, int]
+) -> None:
+    commands = [("SELECT", "0"), xadd(1, "a"), xadd(1, "b"), ("SELECT", "1"), xadd(1, "c"), ("SELECT", "0")]
+    written = [*commands, *(tuple(line.split()) for line in lines)]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, written)))
+    report = replay(tmp_path, tmp_path / "new", status=1 if elsewhere else 0)
+    assert report["skipped"]["databases"] == elsewhere
+    assert sorted(opened(tmp_path / "new", 0)) == left
+
+
 def test_streams_that_a_newer_redis_overwrites_are_gone(tmp_path: Path) -> None:
     commands = [
         ("SELECT", "0"),
