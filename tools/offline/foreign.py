@@ -194,10 +194,8 @@ class ForeignLog:
                 self.skipped.databases[max(numbers)] += 1
                 for each in found:
                     each.flush()
-        elif (
-            name == b"MOVE" and len(words) == 3 and db is not None and self._is_elsewhere(number := _number(words[2:]))
-        ):
-            self.skipped.databases[number] += 1
+        elif name == b"MOVE" and db is not None and self._is_elsewhere(_number(words[2:])):
+            self.skipped.databases[_number(words[2:])] += 1
             self._delete(db, words[1])
         elif name == b"COPY" and len(words) > 2 and db is None and (target := self._target(db, words)) is not None:
             self.skipped.databases[self._no_such_db] += 1
