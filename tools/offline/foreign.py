@@ -171,25 +171,25 @@ class ForeignLog:
             self._multi_mark = len(self._txn.log)
         elif name == b"EXEC":
             self._end_transaction()
-        elif name in _NOT_STATE or self._runs_across(name, words):
+        elif name in _NOT_STATE or self._runs_across(name, words, batch):
             pass
         elif self._db is None:
             self.skipped.databases[self._no_such_db] += 1
         else:
             self._run(self._db, name, words, batch)
 
-    def _runs_across(self, name: bytes, words: list[bytes]) -> bool:
+    def _runs_across(self, name: bytes, words: list[bytes], batch: Batch) -> bool:
         """Do to the databases that are here what a command does in which one that is not here has a part; -> if so."""
         db, here = self._db, self._txn.databases[0]
         if name == b"FLUSHALL" and db is None:
-            self._replayer.execute(self._txn, here, words)
+            self._execute(here, words, batch)
         elif name == b"SWAPDB" and len(words) == 3:
             numbers = [_number(words[1:2]), _number(words[2:])]
             found = [each for each in map(self._database, numbers) if each is not None]
             if min(numbers) < 0 or (len(found) == 2 and db is not None):
                 return False
             if len(found) == 2:
-                self._replayer.execute(self._txn, here, words)
+                self._execute(here, words, batch)
             else:
                 self.skipped.databases[max(numbers)] += 1
                 for each in found:
@@ -240,6 +240,9 @@ class ForeignLog:
             if target is not None:
                 self._delete(target, words[2])
             return
+        self._execute(db, words, batch)
+
+    def _execute(self, db: Database, words: list[bytes], batch: Batch) -> None:
         try:
             self._replayer.execute(self._txn, db, words)
         except ReplayError as error:

@@ -217,6 +217,24 @@ def test_what_a_database_that_is_not_here_takes_or_overwrites_is_gone(
     assert sorted(opened(tmp_path / "new", 0)) == left
 
 
+def test_words_that_are_refused_end_no_replay_where_no_database_is_here(tmp_path: Path) -> None:
+    lines = [
+        "SELECT 17",
+        "FLUSHALL nonsense",
+        "FLUSHALL ASYNC SYNC",
+        "SWAPDB 0 x",
+        "SWAPDB 0",
+        "MOVE",
+        "COPY a",
+        "COPY",
+    ]
+    written = [("SELECT", "0"), xadd(1, "a"), *(tuple(line.split()) for line in lines), ("SELECT", "0"), xadd(2, "a")]
+    (tmp_path / "appendonly.aof").write_bytes(b"".join(map(encoded, written)))
+    report = replay(tmp_path, tmp_path / "new", status=1)
+    assert report["entries"] == 2
+    assert sum(report["skipped"]["refused"].values()) == 2
+
+
 def test_streams_that_a_newer_redis_overwrites_are_gone(tmp_path: Path) -> None:
     commands = [
         ("SELECT", "0"),
