@@ -50,7 +50,8 @@ from riverbed.store.format.meta import (
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.progress import Progress
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables.environment import MAX_READERS, TABLES, Tables
+from riverbed.store.tables.data_file.opening import MAX_READERS
+from riverbed.store.tables.environment import TABLES, Tables
 
 MAP_BYTES: Final = 1 << 40
 CHECKING_PAGES: Final = "checking pages"

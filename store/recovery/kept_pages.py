@@ -22,7 +22,8 @@ from typing import Final
 
 from riverbed.store.disk.real_files import naming
 from riverbed.store.layout import LOCK_NAME
-from riverbed.store.tables.environment import LOCK_HEAD_BYTES, MAX_READERS, READER_BYTES, Tables
+from riverbed.store.tables.data_file.opening import LOCK_HEAD_BYTES, MAX_READERS, READER_BYTES
+from riverbed.store.tables.environment import Tables
 
 _NUMBER_BYTES: Final = 8
 _PID_BYTES: Final = 4

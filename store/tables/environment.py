@@ -18,10 +18,8 @@ This module knows no streams and no commands.
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
-import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,9 +27,7 @@ import lmdb
 
 from riverbed.store.disk.locks.serving import hold_instead_of_registering
 from riverbed.store.disk.real_files import (
-    FILE_MODE,
     make_directory,
-    naming,
     open_file,
     require_file,
     require_plain,
@@ -50,6 +46,7 @@ from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.options import map_for_file
 from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.mapped import MappedFile
+from riverbed.store.tables.data_file.opening import open_environment
 from riverbed.store.tables.data_file.soundness import (
     refuse_broken_pages,
     refuse_broken_pages_in_use,
@@ -74,16 +71,8 @@ TABLES: Final = (
     "trash",
     "meta",
 )
-# Slots for the read transactions of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
-# first process that opens a store sets the number, so every `lmdb.open` of a store must pass this one.
-MAX_READERS: Final = 1024
-LOCK_HEAD_BYTES: Final = 128
-READER_BYTES: Final = 64
 # A larger file is not walked at a start: 5 us a page would be 2.5 s for ten million entries.
 _WALKED_AT_START_BYTES: Final = 4 << 20
-# What the system says of a file that may not be opened, or not for writing.
-_FORBIDDEN: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
-_LOCK_FILE_BYTES: Final = LOCK_HEAD_BYTES + READER_BYTES * MAX_READERS
 
 
 class Reader(NamedTuple):
@@ -159,7 +148,9 @@ class Tables:
             undo.callback(self._release_reader_lock)
             is_locked = not frozen and self._reader_lock is None
             syncs = not (syncs_later or is_draft)
-            self.env = _open(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs=syncs)
+            self.env = open_environment(
+                path, map_bytes, len(TABLES), readonly=readonly, is_locked=is_locked, syncs=syncs
+            )
             undo.callback(self.env.close)
             self._mapped = MappedFile(path / DATA_NAME)
             undo.callback(self._mapped.close)
@@ -395,68 +386,6 @@ class Tables:
             os.close(self._lock_file)
             self._lock_file = None
         self._release_reader_lock()
-
-
-def _open(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs: bool) -> lmdb.Environment:
-    if is_locked and not readonly:
-        _allocate(path / LOCK_NAME)
-    is_new = not readonly and not (path / DATA_NAME).exists()
-    try:
-        env = _open_at_once(path, map_bytes, readonly=readonly, is_locked=is_locked, syncs=syncs)
-    except lmdb.Error as error:
-        if str(error).endswith(tuple(map(os.strerror, _FORBIDDEN))):
-            _require_access(path, os.O_RDONLY if readonly else os.O_RDWR)
-        raise
-    if is_new:
-        os.close(open_file(path / DATA_NAME, os.O_RDONLY | os.O_CREAT))  # hands it over to the folder's owner
-    return env
-
-
-def _require_access(path: Path, flags: int) -> None:
-    """Raise the OSError of the file that may not be opened: LMDB names only its folder."""
-    for name in (DATA_NAME, LOCK_NAME):
-        with contextlib.suppress(FileNotFoundError):
-            os.close(open_file(path / name, flags))
-
-
-def _open_at_once(path: Path, map_bytes: int, *, readonly: bool, is_locked: bool, syncs: bool) -> lmdb.Environment:
-    return lmdb.open(
-        str(path),
-        map_size=map_bytes,
-        max_dbs=len(TABLES) + 3,
-        max_readers=MAX_READERS,
-        metasync=False,
-        sync=syncs,
-        readonly=readonly,
-        create=not readonly,
-        mode=FILE_MODE,
-        lock=is_locked,
-        meminit=True,  # or what was in memory before, passwords too, would be in the unused space of pages
-        # The server looks for single rows, and 4 kB around each are enough; tools read in order.
-        readahead=readonly,
-    )
-
-
-def _allocate(lock_file: Path) -> None:
-    """Allocate all blocks of LMDB's lock file on the disk, where the system offers that.  Raises OSError.
-
-    LMDB maps the file into memory: a write to a hole of the file kills the process when the disk is full.
-    """
-    if sys.platform != "linux":
-        return
-    is_new = not lock_file.exists()
-    fd = open_file(lock_file, os.O_RDWR | os.O_CREAT)
-    try:
-        if os.fstat(fd).st_blocks * 512 < _LOCK_FILE_BYTES:
-            with naming(lock_file):
-                os.posix_fallocate(fd, 0, _LOCK_FILE_BYTES)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            if is_new:
-                lock_file.unlink()
-            raise
-    finally:
-        os.close(fd)
 
 
 def _make_durably(directory: Path, map_bytes: int) -> tuple[bool, bool]:

@@ -166,13 +166,13 @@ def test_new_tables_are_durable_when_the_process_says_so(tmp_path: Path, monkeyp
                 self.is_synced = True
             return getattr(self._env, name)
 
-    open_environment = environment._open
+    open_environment = environment.open_environment
 
     def open_noted(*arguments: Any, **options: Any) -> Any:
         opened.append(Environment(open_environment(*arguments, **options)))
         return opened[-1]
 
-    monkeypatch.setattr(environment, "_open", open_noted)
+    monkeypatch.setattr(environment, "open_environment", open_noted)
     Remaking(store.directory, MAP_BYTES, 100, 4096, 0, 1).replay(store.engine.log.end, NO_REPORTS)
     assert opened and opened[-1].is_synced
     monkeypatch.undo()

@@ -16,7 +16,7 @@ import lmdb
 import pytest
 
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
-from riverbed.store.tables.environment import MAX_READERS
+from riverbed.store.tables.data_file.opening import MAX_READERS
 from tests.support.raw import RawClient, encode
 from tests.support.servers import RedisServer, RiverbedServer, free_port
 
