@@ -41,7 +41,7 @@ class Expiry:
         self._blocking = blocking
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._again_s = 0.0
+        self._again_s: dict[Callable[[int, float], bool], float] = {}  # when what an error has undone is tried again
         # Each is the first in its turn: where one of them takes all the time, the others are not to wait for it.
         self._kinds: deque[Callable[[int, float], bool]] = deque((self._keys, self._records, self._consumers))
 
@@ -52,22 +52,24 @@ class Expiry:
     def look(self) -> bool:
         """Take a slice now, unless one is to come soon, and more where that was not all; -> whether the server goes on.
 
-        What an error undid is tried again after a second.
+        A kind that an error has undone is tried again after a second; the others go on.
         """
         txn = self._engine.txn
         # a replica that is to take over in a pause would not be level with what expires meanwhile
-        if self._timer is not None or txn.holds_expired or self._monotonic() < self._again_s:
+        if self._timer is not None or txn.holds_expired:
             return True
         is_behind = False
         end_s = self._monotonic() + SLICE_S
         now_ms = self._core.now_ms()
         self._kinds.rotate(1)
         for expire in self._kinds:
+            if self._monotonic() < self._again_s.get(expire, 0.0):
+                continue
             mark = txn.mark()
             try:
                 is_behind = expire(now_ms, end_s)
             except (DamagedRowError, lmdb.Error) as error:
-                self._again_s = self._monotonic() + RETRY_S
+                self._again_s[expire] = self._monotonic() + RETRY_S
                 try:
                     self._failures.undo_chore("what removes expired keys", error, mark)
                 except StateLostError as failure:

@@ -1,4 +1,4 @@
-"""What the server does between requests: purging, checks of the disk and of idle clients; `expiry.py` is one of them.
+"""What the server does between requests: purging, expiry (`expiry.py`), checks of the disk and of idle clients.
 
 Each piece is a timer on the loop and takes a bounded slice of a turn, so that no client waits for more than a few
 milliseconds.
