@@ -35,7 +35,7 @@ class LosesAWrite(OsFiles):
         self.lost: Path | None = None  # the file
         self._told: list[int] = []
 
-    def sync(self, fd: int, /) -> None:  # type: ignore[override]
+    def sync(self, fd: int, /) -> None:
         if self.in_sync and threading.current_thread() is threading.main_thread():
             self.in_sync.pop()()
         if self.lost is not None and os.path.samestat(os.fstat(fd), self.lost.stat()) and fd not in self._told:
