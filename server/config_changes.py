@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from riverbed.server.stats import process
@@ -23,7 +24,6 @@ def apply_settings(core: Core, timing: Timing) -> None:
             thresholds.append(config.latency_monitor_threshold * 1000)
         timing.slow_ns = min(thresholds) * 1000 if thresholds else 1 << 62
         engine.set_fsync(Fsync(config.appendfsync))
-        engine.txn.configure_nodes(config.stream_node_max_entries, config.stream_node_max_bytes)
         engine.txn.idmp_duration_s = config.stream_idmp_duration
         engine.txn.idmp_max_records = config.stream_idmp_maxsize
 
@@ -32,12 +32,20 @@ def apply_settings(core: Core, timing: Timing) -> None:
         "slowlog-log-slower-than",
         "latency-monitor-threshold",
         "appendfsync",
-        "stream-node-max-entries",
-        "stream-node-max-bytes",
         "stream-idmp-duration",
         "stream-idmp-maxsize",
     ):
         config.observe(name, apply)
+
+    def configure_nodes() -> None:
+        engine.txn.configure_nodes(config.stream_node_max_entries, config.stream_node_max_bytes)
+
+    def prepare_nodes() -> Callable[[], None]:
+        engine.txn.take_all_back()  # writes rows, for which there may be no room
+        return configure_nodes
+
+    configure_nodes()
+    config.prepare(("stream-node-max-entries", "stream-node-max-bytes"), prepare_nodes)
 
     def limit_requests() -> None:
         for session in core.sessions.values():

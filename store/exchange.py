@@ -18,11 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import lmdb
-
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.ownership import keep_access
-from riverbed.store.errors import CorruptionError, StoreError
+from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, REPLACED_TABLES, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.recovery.opening import find_log
@@ -39,16 +37,14 @@ def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
     the old tables, the new ones, or the log alone.
     """
     state, files = engine.directory / STATE_DIRECTORY, engine.files
-    engine.state.let_go()
-    try:
+    with engine.state.at_risk("repaired tables could not be put in place"):
+        engine.state.let_go()
         keep_access(made, state)
         kept = _move_aside(state, put_aside, files)
         if kept is None:
             files.rename(made, state)
         files.sync_directory(engine.directory)
         engine.state.take()
-    except (OSError, lmdb.Error, StoreError) as error:
-        raise engine.state.lose(f"repaired tables could not be put in place: {error}") from error
     engine.settle_in()
     if kept is not None:
         raise kept
@@ -71,15 +67,13 @@ def adopt(engine: Engine, source: Path) -> None:
     log beyond the last checkpoint is replayed.  Raises StateLostError: the next start finds one store or the other.
     """
     directory, files = engine.directory, engine.files
-    engine.state.let_go()
-    engine.log.close()
-    try:
+    with engine.state.at_risk("the full sync could not be put in place"):
+        engine.state.let_go()
+        engine.log.close()
         for name in (STATE_DIRECTORY, LOG_DIRECTORY):
             keep_access(source / name, directory / name)
         _move_in(directory, source, files)
         engine.state.take(find_log(directory, engine.options, files))
-    except (OSError, lmdb.Error, StoreError) as error:
-        raise engine.state.lose(f"the full sync could not be put in place: {error}") from error
     engine.settle_in()
 
 

@@ -11,10 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-import lmdb
-
 from riverbed.store.databases import consumer_ttl
-from riverbed.store.errors import DamagedRowError, StateLostError
+from riverbed.store.errors import StateLostError
 from riverbed.store.streams import idempotence
 
 if TYPE_CHECKING:
@@ -68,13 +66,13 @@ class Expiry:
             mark = txn.mark()
             try:
                 is_behind = expire(now_ms, end_s)
-            except (DamagedRowError, lmdb.Error) as error:
-                self._again_s[expire] = self._monotonic() + RETRY_S
+            except Exception as error:  # memory may be short between the rows of a key and the line of the log
                 try:
                     self._failures.undo_chore("what removes expired keys", error, mark)
                 except StateLostError as failure:
                     self._ticks.give_up(failure)
                     return False
+                self._again_s[expire] = self._monotonic() + RETRY_S
             if is_behind:
                 break
         if txn.log:

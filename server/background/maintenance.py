@@ -110,7 +110,7 @@ class Maintenance:
         self._purge_timer = None
         try:
             more = self._engine.purge(PURGE_SLICE_S)
-        except _EXPECTED as error:
+        except Exception as error:
             if self._undo("the purge", error, self._engine.txn.mark()):
                 self._purge_timer = self._loop.call_later(RETRY_S, self._purge)
             return

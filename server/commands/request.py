@@ -160,8 +160,11 @@ class Replication(Protocol):
     def abort_failover(self) -> None:
         """Abort the handover (FAILOVER ABORT)."""
 
-    def take_over(self, replication_id: str) -> None:
-        """Become the primary in the place of ours, with that replication id (PSYNC ... FAILOVER)."""
+    def take_over(self, replication_id: str, offset: int, *, is_forced: bool) -> None:
+        """Become the primary in the place of ours, with that replication id and end of its log (PSYNC ... FAILOVER).
+
+        When that `is_forced`, what is not here is given up (FORCE).
+        """
 
     def role(self) -> Reply:
         """The answer to ROLE."""

@@ -181,7 +181,10 @@ class Failures:
 
     def undo_chore(self, name: str, error: Exception, mark: Mark) -> None:
         """As `fault`, for work that no client has asked for and that is tried again.  Raises StateLostError."""
-        log.warning("%s was undone: %s", name, error)
+        if isinstance(error, (DamagedRowError, MemoryError, lmdb.Error)):
+            log.warning("%s was undone: %s", name, str(error) or type(error).__name__)
+        else:
+            self._report_bug(f"{name} was undone", error)
         if isinstance(error, TABLE_DAMAGE):
             self.damage_met()
         self.roll_back(mark)

@@ -151,7 +151,8 @@ class Follower:
             config.masterauth,
             id_to_send,
             -2 if self._wants_all else offset,
-            self._failover is not None and not self._seems_primary,
+            takes_over=self._failover is not None and not self._seems_primary,
+            gives_up_rest=self._failover is not None and self._failover.gives_up_rest,
         )
         link = self._latest = Link(self, introduction, self._clock.monotonic)
         try:
@@ -211,7 +212,7 @@ class Follower:
         self.acknowledge()
 
     def link_begins_anew(self, head: FullSyncHead) -> None:
-        if self._failover is not None and self._seems_primary and not self._is_late_one(head):
+        if self._failover is not None and not self._is_late_one(head):
             raise LinkError("it is a primary that lacks what is here, and nothing is given up for it", is_lasting=True)
         self._was_accepted()
         log.info("full sync: a base of %d bytes, and the log from offset %d on", head.base_bytes, head.start)

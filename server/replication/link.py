@@ -46,7 +46,8 @@ class RefusedError(LinkError):
 class Introduction:
     """What we send a primary about ourselves, and what we ask for: the log of `replication_id` from `offset` on.
 
-    With `takes_over`, the other server is our replica, and is to be our primary from then on.
+    With `takes_over`, the other server is our replica, and is to be our primary from then on; when it `gives_up_rest`,
+    also if it lacks something that is here.
     """
 
     port: int
@@ -56,6 +57,7 @@ class Introduction:
     replication_id: str
     offset: int
     takes_over: bool = False
+    gives_up_rest: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +217,10 @@ class Link(asyncio.Protocol):
             reason = f"the primary is another version of Riverbed: {self._answer()}" if is_other_format else FOREIGN
             raise RefusedError(reason, is_lasting=True)
         words = [b"PSYNC", said.replication_id.encode(), b"%d" % (said.offset + 1)]
+        if said.takes_over:
+            words += [b"FAILOVER", b"FORCE"] if said.gives_up_rest else [b"FAILOVER"]
         self.has_asked_to_take_over = said.takes_over
-        yield encode_command([*words, b"FAILOVER"] if said.takes_over else words)
+        yield encode_command(words)
         self._begin(self._reply)
 
     def _answer(self) -> str:

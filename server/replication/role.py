@@ -35,6 +35,7 @@ NO_LINK: Final = "NOMASTERLINK Can't SYNC while not connected with my master"
 READONLY: Final = "READONLY You can't write against a read only replica."
 NO_LINK_IN_FAILOVER: Final = "NOMASTERLINK Can't SYNC while failing over"
 NOT_IN_FAILOVER: Final = "ERR REPLICAOF not allowed while failing over."
+LACKS_LOG: Final = "ERR PSYNC FAILOVER offset is beyond the log here: nothing is given up without FORCE"
 OTHER_LINE: Final = "ERR PSYNC FAILOVER replid must match my replid."
 STALE: Final = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 TOO_FEW_REPLICAS: Final = "NOREPLICAS Not enough good replicas to write."
@@ -191,12 +192,18 @@ class Replication:
         self._refuse_in_failover()
         self._promote()
 
-    def take_over(self, replication_id: str) -> None:
-        """Become the primary, as our primary asks.  Raises CommandError when the request is not from our primary."""
+    def take_over(self, replication_id: str, offset: int, *, is_forced: bool) -> None:
+        """Become the primary, as our primary asks, whose log ends at `offset`.
+
+        Raises CommandError when the request is not from our primary, or something of its log is not here: a power cut
+        may have taken what was acknowledged, as it was not synced.
+        """
         if self.follower is None:
             raise CommandError(NO_REPLICA_TO_TAKE_OVER)
         if replication_id != self._engine.log.replids.replication_id:
             raise CommandError(OTHER_LINE)
+        if offset > self._engine.log.end.offset and not is_forced:
+            raise CommandError(LACKS_LOG)
         log.info("the primary hands over to us")
         self._promote()
 

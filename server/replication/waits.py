@@ -75,7 +75,9 @@ class Waits:
 
     def _give_up(self, session: Session, wait: _Wait) -> Reply:
         self._waiting.pop(session, None)
-        return self._reply(session.written_offset if wait.target is None else wait.target, wait.local)
+        if wait.target is None:  # what the client wrote is in no log yet
+            return 0 if wait.local is None else [0, 0]
+        return self._reply(wait.target, wait.local)
 
     # -- what is so ----------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,11 @@ class LentStreams:
 
     def _put(self, tail: Tail) -> None:
         self._size -= tail.size
-        put_rows(self._txn, tail)
+        try:
+            put_rows(self._txn, tail)
+        except BaseException:
+            self._txn.lose()  # rows that the tail has given away may be in no table
+            raise
         self._size += tail.size  # what it is still to trim
 
     def load(self, run: Run, at: int, watched: dict[bytes, int]) -> int:
@@ -168,7 +172,11 @@ class LentStreams:
         by_row = [key for key in keys if key not in self._streams]
         tails = [self._tails[key] for key in by_row]
         waiting = sum([tail.size for tail in tails])
-        rows = put_all_rows(self._txn, tails)
+        try:
+            rows = put_all_rows(self._txn, tails)
+        except BaseException:
+            self._txn.lose()  # as in `_put`
+            raise
         self._size -= waiting - sum([tail.size for tail in tails])  # those that trim wait on
         for key, row in zip(by_row, rows, strict=True):
             if row is not None:

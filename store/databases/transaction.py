@@ -56,7 +56,7 @@ class WriteTxn(Transaction):
         self.alignment.restart()
 
     def write_back(self) -> None:
-        self._take_all_back()
+        self.take_all_back()
         super().write_back()
 
     def write_part(self) -> None:
@@ -76,7 +76,7 @@ class WriteTxn(Transaction):
         self.write_changed()
 
     def configure_nodes(self, max_entries: int, max_bytes: int) -> None:
-        self._take_all_back()  # they were lent with the limits before
+        self.take_all_back()  # they were lent with the limits before
         super().configure_nodes(max_entries, max_bytes)
 
     @property
@@ -98,7 +98,11 @@ class WriteTxn(Transaction):
             parts += len(self.dirty) // PART + sum(db.lent_count for db in self.databases) // LENT_BATCH
         return parts
 
-    def _take_all_back(self) -> None:
+    def take_all_back(self) -> None:
+        """Put what streams that are lent were appended into the tables, as far as these streams have no object.
+
+        Raises DamagedRowError, lmdb.Error; then the transaction is to be undone.
+        """
         for db in self.databases:
             db.take_all_back()
 

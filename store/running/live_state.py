@@ -10,13 +10,11 @@ Where that fails the state is lost, and is never committed: the next start has t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import lmdb
-
-from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError, StoreError
+from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.progress import ignore
@@ -61,6 +59,17 @@ class LiveState:
         self._lost = reason
         return StateLostError(reason)
 
+    @contextlib.contextmanager
+    def at_risk(self, failure: str) -> Iterator[None]:
+        """Lose the state where anything ends the block early: the transaction holds a part of it.
+
+        Raises StateLostError, also for a lack of memory.
+        """
+        try:
+            yield
+        except BaseException as error:
+            raise self.lose(f"{failure}: {str(error) or type(error).__name__}") from error
+
     # -- the same store ------------------------------------------------------------------------------------------------
 
     def restore(self, changes: int) -> None:
@@ -75,7 +84,7 @@ class LiveState:
         renumbers = txn.copied_bytes > 0
         self._keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
         txn.abort()
-        try:
+        with self.at_risk("the state could not be rebuilt"):
             self._options.map_bytes = max(self._options.map_bytes, txn.tables.make_room())
             txn.reload()
             try:
@@ -87,8 +96,6 @@ class LiveState:
                 self.make_again()
                 self.on_remade(damage)
                 renumbers = True
-        except (OSError, lmdb.Error, StoreError) as error:
-            raise self.lose(f"the state could not be rebuilt: {error}") from error
         txn.changes = self.changes_at_commit = changes
         if renumbers:
             self.on_renumbered()

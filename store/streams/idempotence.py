@@ -96,6 +96,7 @@ class Idempotence:
         one XCFGSET with the server's settings, because they decide which records are dropped later.
         """
         txn, settings = self._txn, self._settings
+        txn.change_begins()  # the oldest record may be damaged
         if settings.duration_s is None or settings.max_records is None:
             self._keep_settings()
         self._stream.idempotence = settings
@@ -138,6 +139,7 @@ class Idempotence:
         key = idmp.iid_key(producer, iid)
         row = self._txn.lmdb.get(key, db=self._txn.handles["idmp_ids"])
         assert row is not None, "the caller has found it"
+        self._txn.change_begins()
         _drop_record(self._txn, idmp.record_key(producer, idmp.IidRow.unpack(key, row).record_no))
         self.record(pid, iid, entry_id)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,6 +258,37 @@ def test_a_replica_that_comes_back_with_nothing_is_not_followed(
         assert info(primary)["role"] == "master"
         assert length(primary) == 1
         primary.stop()
+
+
+def test_a_replica_that_has_lost_what_it_acknowledged_does_not_take_over(
+    start_riverbed: StartRiverbed, primary: RiverbedServer, tmp_path: Path
+) -> None:
+    """Its store is of before, as a power cut leaves it where the log was not synced yet."""
+    with Proxy(lambda: replica.port) as proxy:
+        replica = start_riverbed(
+            options={"replica-announce-port": proxy.port, "replicaof": f"127.0.0.1 {primary.port}"}
+        )
+        until_level(primary, replica)
+        replica.stop()
+        shutil.copytree(replica.directory, tmp_path / "before")
+        replica.start()
+        with primary.client() as client:
+            client.ask("XADD", "s", "*", "f", "v")
+            until_level(primary, replica)
+            proxy.refuses = True
+            assert client.ask("FAILOVER") == OK
+            until_state(primary, "failover-in-progress")
+            replica.kill()
+            shutil.rmtree(replica.directory)
+            shutil.copytree(tmp_path / "before", replica.directory)
+            replica.start()
+            proxy.refuses = False
+            until_state(primary, "no-failover")
+            assert info(primary)["role"] == "master"
+            assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
+        until_level(primary, replica)
+        assert length(primary) == length(replica) == 3
+    assert "PSYNC FAILOVER offset is beyond the log here" in primary.log_text()
 
 
 def test_a_server_that_stops_while_it_waits_stops(primary: RiverbedServer, replica: RiverbedServer) -> None:

@@ -184,7 +184,8 @@ def _refuse_password(request: Request, user: bytes) -> Reply:
     if not request.may_block:
         session.guesses_from_ms = deadline_ms
         raise refusal
-    return Block((), deadline_ms, request.argv, is_for_work=True, on_timeout=lambda: refusal)
+    # Its words may be long, and are needed no more: a stranger may have sent them.
+    return Block((), deadline_ms, request.argv[:1], is_for_work=True, on_timeout=lambda: refusal)
 
 
 def _refuse_haste(request: Request) -> None:

@@ -12,6 +12,7 @@ from riverbed.server.background import expiry, maintenance
 from riverbed.store.errors import Refusal
 from riverbed.store.format.idempotence import RECORD_KEY_BYTES
 from riverbed.store.streams.idempotence import Idempotence
+from riverbed.store.tables.dead_rows import DeadRowNotes
 from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until_true
 
@@ -186,5 +187,34 @@ def test_damage_that_one_kind_meets_keeps_no_other_from_expiring(tmp_path: Path)
             await ticks.ask(client, "XADD again 1-1 f v", f"PEXPIREAT again {int(ticks.clock.now_ms) + 1}")
             ticks.clock.now_ms += 100
         ticks.close(save=False)
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+@pytest.mark.parametrize("entry_id", ["1-1", "5-1"])
+def test_a_key_that_memory_was_too_short_to_delete_is_deleted_later_and_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception], entry_id: str
+) -> None:
+    def short(notes: DeadRowNotes, number: int) -> None:
+        raise error
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD k 1-1 f old", "PEXPIRE k 100")
+        ticks.engine.checkpoint()
+        ticks.keep_transaction()
+        ticks.clock.now_ms += 200
+        monkeypatch.setattr(DeadRowNotes, "add_stream", short)
+        assert ticks.server.expiry.look()
+        monkeypatch.undo()
+        added = b"$3\r\n%b\r\n" % entry_id.encode()
+        assert await ticks.ask(client, f"XADD k {entry_id} f new", "XLEN k", "PTTL k") == [added, b":1\r\n", b":-1\r\n"]
+        assert b"DEL k" in ticks.batches()[-1]
+        ticks.close(save=False)
+        again = Ticks(tmp_path, files=ticks.files, clock=ticks.clock)
+        assert await again.ask(again.connect(), "XLEN k") == [b":1\r\n"]
+        again.close()
 
     in_loop(body())

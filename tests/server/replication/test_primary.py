@@ -159,6 +159,28 @@ def test_wait_covers_a_write_that_was_committed_before_the_end_of_its_tick(tmp_p
     in_loop(body())
 
 
+@pytest.mark.parametrize(("asks", "reply"), [("WAIT 2 0", b":0\r\n"), ("WAITAOF 1 2 0", b"*2\r\n:0\r\n:0\r\n")])
+def test_a_wait_that_ends_in_the_tick_of_the_write_counts_no_replica_that_has_the_one_before(
+    tmp_path: Path, asks: str, reply: bytes
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        writer, replica, operator = ticks.connect(), ticks.connect(), ticks.connect()
+        await ticks.ask(replica, "REPLCONF riverbed 1", "PSYNC ? -1")
+        await ticks.ask(writer, "XADD s 1-1 f v")
+        end = ticks.engine.log.end.offset
+        await ticks.ask(replica, f"REPLCONF ACK {end} FACK {end}")
+        assert await ticks.ask(writer, "WAIT 1 0") == [b":1\r\n"]
+        writer.send("XADD s 2-1 f v", asks)
+        operator.send(f"CLIENT UNBLOCK {writer.session.id}")
+        await ticks.settle()
+        assert operator.replies() == [b":1\r\n"]
+        assert writer.replies() == [b"$3\r\n2-1\r\n", reply]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_client_that_waits_from_the_tick_of_a_question_on_is_answered_without_delay(tmp_path: Path) -> None:
     """A Redis answers with the offset before the question, and of itself only every second."""
 

@@ -74,3 +74,29 @@ def test_a_log_that_was_damaged_since_it_was_written_is_not_taken_for_a_shorter_
     with pytest.raises(StateLostError):
         store.engine.checkpoint()
     store.kill()
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("a bug")])
+def test_a_replay_that_ends_early_is_never_committed_as_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    store = Store(tmp_path / "store")
+    store.add(b"s", "1-0")
+    store.checkpoint()
+    for number in range(2, 5):
+        store.add(b"s", f"{number}-0")
+        store.commit()
+
+    def ends_early(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(live_state, "recover", ends_early)
+    with pytest.raises(StateLostError, match=r"could not be rebuilt: (MemoryError|a bug)"):
+        store.engine.rollback(store.clock.now_ms)
+    monkeypatch.undo()
+    with pytest.raises(StateLostError):
+        store.engine.checkpoint()
+    store.kill()
+    store.open()
+    assert store.stream().length == 4
+    store.kill()

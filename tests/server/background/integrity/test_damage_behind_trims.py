@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.execution.waiters import AT_ONCE
+from riverbed.store.databases import lent
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.streams.stream import Stream
+from riverbed.store.tables.writing.transaction import Transaction
+from riverbed.store.wire import Tail, take_tails
 from tests.support.raw import encode
 from tests.support.ticks import Client, Ticks, in_loop
 from tests.support.waiting import until_true
@@ -184,5 +187,56 @@ def test_a_stream_that_cannot_be_lent_stays_as_it_is(tmp_path: Path) -> None:
         ticks = end(ticks, tmp_path)
         assert await ticks.ask(ticks.connect(), "XLEN s") == [b":%d\r\n" % (ENTRIES + 2)]
         ticks.close()
+
+    in_loop(body())
+
+
+def test_settings_that_damage_keeps_from_being_applied_are_not_changed(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks, client = await filled(tmp_path)
+        damage(ticks, 1)
+        await ticks.ask(client, "XADD other * f v")
+        ticks.engine.checkpoint()
+        await ticks.ask(client, f"XADD s MAXLEN {ENTRIES} {ENTRIES + 1}-1 f v")
+        [reply] = await ticks.ask(client, "CONFIG SET requirepass new stream-node-max-entries 7")
+        assert reply.startswith(DAMAGED)
+        password, most = b"$11\r\nrequirepass\r\n$0\r\n\r\n", b"$23\r\nstream-node-max-entries\r\n$2\r\n10\r\n"
+        assert await ticks.ask(client, "CONFIG GET requirepass", "CONFIG GET stream-node-max-entries") == [
+            b"*2\r\n" + password,
+            b"*2\r\n" + most,
+        ]
+        assert ticks.connect().session.authenticated
+        # what writes no rows does not hang on them
+        assert await ticks.ask(client, "CONFIG SET slowlog-log-slower-than 5") == [b"+OK\r\n"]
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+@pytest.mark.once  # it is not seen which function the compiled form calls
+def test_rows_that_a_read_put_back_while_memory_was_short_are_read_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(txn: Transaction, tails: list[Tail]) -> None:
+        take_tails(tails)
+        raise MemoryError
+
+    async def body() -> None:
+        ticks, client = await filled(tmp_path)
+        db = ticks.engine.txn.databases[0]
+        db.forget_cached()
+        ticks.engine.txn.cached_bytes = 0
+        await ticks.ask(client, *(f"XADD s {number}-1 f v" for number in range(ENTRIES + 1, ENTRIES + 6)))
+        assert db.lent_count == 1
+        monkeypatch.setattr(lent, "put_all_rows", short)
+        with pytest.raises(MemoryError):
+            db._lent.put_back([b"s"])
+        monkeypatch.undo()
+        assert await ticks.ask(client, "XLEN s") == [b":%d\r\n" % (ENTRIES + 5)]
+        ticks.close()
+        again = Ticks(tmp_path, files=ticks.files, stream_node_max_entries=10)
+        [reply] = await again.ask(again.connect(), "XRANGE s - +")
+        assert reply.startswith(b"*%d\r\n" % (ENTRIES + 5))
+        again.close()
 
     in_loop(body())

@@ -336,3 +336,20 @@ def test_a_transaction_guesses_no_faster(tmp_path: Path, guess: str) -> None:
         ticks.close()
 
     in_loop(body())
+
+
+def test_a_stranger_whose_password_was_wrong_keeps_none_of_its_words(tmp_path: Path) -> None:
+    """Ten words of 16 kB wait for nothing while the refusal does."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, requirepass="x")
+        word = "u" * 16_000
+        for _ in range(20):
+            stranger = ticks.connect()
+            stranger.session.failed_auths = 19
+            stranger.send(f"HELLO 3 AUTH {word} {word} SETNAME {word} SETNAME {word}")
+        await ticks.settle()
+        assert ticks.executor.accounts.strangers.bytes < 20 * 1_000
+        ticks.close()
+
+    in_loop(body())

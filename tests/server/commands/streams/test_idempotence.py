@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 import xxhash
 
+from riverbed.store.format.idempotence import RECORD_KEY_BYTES
+from riverbed.store.streams.idempotence import Idempotence
 from tests.support.raw import RawClient, parse
 from tests.support.read_log import LogTail
 from tests.support.servers import RiverbedServer
+from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import until_blocked
 
 OK = b"+OK\r\n"
@@ -415,6 +419,31 @@ def test_xidmprecord_may_evict(client: RawClient) -> None:
     for number in range(4):
         assert client.ask("XIDMPRECORD", "s", "p", f"i{number}", entry_id) == OK
     assert counts(client) == (1, 2, 5, 0)
+
+
+def test_a_record_that_cannot_evict_a_damaged_one_is_not_made(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "XCFGSET s IDMP-MAXSIZE 2 IDMP-DURATION 86400")
+        await ticks.ask(client, "XADD s IDMP p a * f v", "XADD s IDMP p b * f v")
+        ticks.engine.checkpoint()
+        ticks.keep_transaction()
+        cursor = ticks.engine.txn.cursor("idmp")
+        key, row = next((key, row) for key, row in cursor.iternext() if len(key) == RECORD_KEY_BYTES)
+        cursor.put(key, row[:-1] + bytes([row[-1] ^ 1]))
+        ticks.engine.checkpoint()
+        logged = len(ticks.batches())
+        for _ in range(2):
+            [reply] = await ticks.ask(client, "XIDMPRECORD s p new 1-1")
+            assert b" is damaged: its checksum does not fit" in reply
+            stream = ticks.engine.txn.databases[0].stream(b"s", 0)
+            assert stream is not None
+            assert Idempotence(stream).tracked() == (1, 2)
+        assert len(ticks.batches()) == logged
+        ticks.close(save=False)
+
+    in_loop(body())
 
 
 # -- the log, and a kill -----------------------------------------------------------------------------------------------
