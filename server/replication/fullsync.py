@@ -181,6 +181,8 @@ class FullSync:
         arguments += [txn.node_max_entries, txn.node_max_bytes]
         # the process's end is news, too: the primary may have nothing to send, or be left waiting
         worker = Worker(self._tasks, replication_worker.MODULE, *arguments, on_end=self._news.set, is_urgent=True)
+        if not self._base_left:
+            self._news.set()  # nothing comes from a primary whose log is empty
         async with worker:
             while not self._is_near():
                 await self._news.wait()

@@ -45,6 +45,14 @@ def test_a_replica_takes_everything_and_then_what_comes(start_riverbed: StartRiv
     assert syncs(primary)[0] == 1
 
 
+def test_a_replica_of_a_primary_that_has_nothing_waits_for_nothing(start_riverbed: StartRiverbed) -> None:
+    primary = start_riverbed(options={"repl-ping-replica-period": NEVER_S})
+    replica = start_riverbed()
+    follow(replica, primary.port)
+    until_linked(replica)
+    assert offset_of(replica) == offset_of(primary)
+
+
 def test_a_replica_is_the_store_of_its_primary(start_riverbed: StartRiverbed) -> None:
     primary, replica = start_riverbed(), start_riverbed()
     with primary.client() as client:

@@ -10,6 +10,7 @@ still have to read before it is renamed or deleted.  Some history is kept for re
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -64,7 +65,16 @@ class History:
             self._files.rename(temporary, path)
         except OSError as error:
             raise LogWriteError(f"the rewritten log could not be put in place: {error}") from error
-        return self._listing.begin(manifest, lambda failure: self._base_is_listed(path, size, failure))
+        then = partial(self._base_is_listed, path, size)
+        return self._listing.begin(manifest, then, before=self._hold_later_tails)
+
+    def _hold_later_tails(self) -> None:
+        """Have tails that were made since the replacement began read on in the files that the old manifest lists.
+
+        One that cannot open them reads a gap, which its replica notices by the offset.
+        """
+        with contextlib.suppress(OSError):
+            self.hold_tails()
 
     def _base_is_listed(self, path: Path, size: int, failure: LogWriteError | None) -> None:
         """Count the base in `path`, or remove it, when it could not be listed."""

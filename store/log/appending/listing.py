@@ -40,7 +40,7 @@ class Listing:
         self._home = home
         self._condition = condition
         self._files = files
-        self._under_way: tuple[Replacement, Then] | None = None
+        self._under_way: tuple[Replacement, Then, Callable[[], None]] | None = None
 
     def measure(self) -> None:
         """Find the bytes of the base, and of all files.  Raises CorruptionError when one is not as listed, OSError."""
@@ -65,21 +65,28 @@ class Listing:
         """Whether a replacement was begun and is not settled."""
         return self._under_way is not None
 
-    def begin(self, manifest: Manifest, then: Then = ignore, unsynced: Sequence[int] = ()) -> Replacement:
+    def begin(
+        self,
+        manifest: Manifest,
+        then: Then = ignore,
+        unsynced: Sequence[int] = (),
+        before: Callable[[], None] = ignore,
+    ) -> Replacement:
         """Have a thread `run` the replacement that is returned, behind a sync of the open files `unsynced`.
 
-        `manifest` is made of the present one, with no other under way.  `settle` sets `failure`, and calls `then`.
+        `manifest` is made of the present one, with no other under way.  `settle` sets `failure`, and calls `then`;
+        before the list in memory is the new one it calls `before`, which raises nothing.
         """
         assert self._under_way is None, "this manifest would undo the one under way"
         replacement = Replacement(self._home.path / LOG_MANIFEST, manifest, self._files, self._condition, unsynced)
-        self._under_way = replacement, then
+        self._under_way = replacement, then, before
         return replacement
 
     def settle(self) -> None:
         """Put the outcome of the replacement under way, if there is one, into effect; waits until it has ended."""
         if self._under_way is None:
             return
-        (replacement, then), self._under_way = self._under_way, None
+        (replacement, then, before), self._under_way = self._under_way, None
         try:
             replacement.run()
         except Exception as error:
@@ -87,6 +94,7 @@ class Listing:
             raise
         replacement.failure = replacement.outcome()
         if replacement.failure is None:
+            before()
             self._home.manifest = replacement.manifest
             self.lacks_replids = False
         then(replacement.failure)

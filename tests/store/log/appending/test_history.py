@@ -13,6 +13,7 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.base_file import write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
+from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
@@ -304,3 +305,36 @@ def test_a_full_sync_begins_with_the_base_and_not_before_it() -> None:
     append(log, LATER[0])
     found = read_all(log, files, start_of(log.home.manifest))
     assert found == b"".join(map(encode_command, [*STATE[:2], *LATER[0]]))
+
+
+@pytest.mark.parametrize("begins", ["before", "meanwhile"])
+def test_a_tail_in_the_base_before_goes_on_in_the_files_behind_that(begins: str) -> None:
+    """Also one that begins while a thread replaces the manifest."""
+
+    def begin_tail() -> tuple[LogStream, LogTail]:
+        start = start_of(log.home.manifest)
+        tail = LogTail(log, files, start, verbatim=True, preface_of=log.home.manifest.incrs[0].seq)
+        return LogStream(start.offset, 1 << 20, from_file=True), tail
+
+    files = FaultyFiles()
+    log, seq = begun(files)
+    base = adopt(log, files, seq)
+    append(log, LATER[0])
+    log.rotate()
+    append(log, LATER[1])
+    middle = log.home.manifest.incrs[-1]
+    assert middle.start_offset is not None
+    stream, tail = begin_tail()
+    size = write_base(TEMPORARY, pieces_of(STATE), files, offset=middle.start_offset, now_ms=1)
+    replacement = log.history.begin_adoption(TEMPORARY, size.size, size.command_bytes, middle.seq)
+    if begins == "meanwhile":
+        stream, tail = begin_tail()
+    replacement.run()
+    log.listing.complete(replacement)
+    for path in log.history.begin_removal(1 << 40):
+        files.unlink(path)
+    data = b"".join(iter(lambda: tail.read(1 << 20), b""))
+    stream.feed(data[base.size :])
+    batches = list(iter(stream.next, None))
+    assert [batch.offset for batch in batches][-1] == log.end.offset
+    assert len(batches) == len(LATER)
