@@ -430,14 +430,16 @@ class Engine:
     def close(self, *, save: bool = True) -> None:
         """Commit, checkpoint if `save`, make the log durable in any case, and release the directory."""
         try:
-            if self.txn.log:
-                self.commit(int(self.clock.time() * 1000))
             try:
+                if self.txn.log:
+                    self.commit(int(self.clock.time() * 1000))
                 if save and self.needs_checkpoint:
                     self.checkpoint()
             finally:
-                if self.is_loaded and self.log.condition.refusal is None:  # else it is told already
-                    self.keeper.sync()
+                if self.is_loaded:
+                    is_told = self.log.condition.refusal is not None  # by what failed before
+                    with contextlib.suppress(*((LogWriteError,) if is_told else ())):
+                        self.keeper.sync()
         finally:
             self.abandon()
 

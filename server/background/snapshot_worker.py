@@ -3,7 +3,7 @@
 It opens the tables read only, as any other reader, and everything else has priority for the processor.  Its answers:
 
     {"step": "copying", "done": 1048576, "total": 8388608}        a few times a second
-    {"made": {"name": ..., "path": ..., "offset": ..., ...}}      the end
+    {"made": {"name": ..., "offset": ..., ...}, "not_deleted": null}      the end, and why older ones are still there
 
 It leaves nothing half-made behind.
 """
@@ -25,7 +25,8 @@ from riverbed.store.snapshot.writer import Beside, delete_old, nothing_beside, t
 
 def work(server: Server) -> None:
     """Take one snapshot."""
-    server.say(made=take(asked_for(SNAPSHOT), Reports(server).step))
+    made, not_deleted = take(asked_for(SNAPSHOT), Reports(server).step)
+    server.say(made=made, not_deleted=not_deleted)
 
 
 def asked_for(module: str) -> argparse.Namespace:
@@ -38,8 +39,13 @@ def asked_for(module: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def take(asked: argparse.Namespace, steps: Progress, beside: Beside = nothing_beside) -> dict[str, Any]:
-    """Take the snapshot that was asked for -> what the server tells of it.  Raises as `take_snapshot`."""
+def take(
+    asked: argparse.Namespace, steps: Progress, beside: Beside = nothing_beside
+) -> tuple[dict[str, Any], str | None]:
+    """Take the snapshot that was asked for -> what the server tells of it, and why older ones could not be deleted.
+
+    Raises as `take_snapshot`.
+    """
     folder = asked.directory / SNAPSHOTS_DIRECTORY
     made = take_snapshot(
         asked.directory,
@@ -49,9 +55,13 @@ def take(asked: argparse.Namespace, steps: Progress, beside: Beside = nothing_be
         steps=steps,
         beside=beside,
     )
+    failure = None
     if asked.keep:
-        delete_old(made, asked.keep, asked.directory)
-    return _described(made)
+        try:
+            delete_old(made, asked.keep, asked.directory)
+        except OSError as error:
+            failure = str(error)
+    return _described(made), failure
 
 
 def _described(made: Snapshot) -> dict[str, Any]:

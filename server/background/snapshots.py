@@ -163,6 +163,8 @@ class Snapshots:
             while "made" not in (answer := await worker.receive()):
                 self._note_step(answer)
         made: dict[str, Any] = answer["made"]
+        if answer["not_deleted"] is not None:
+            log.warning("older snapshots than %s could not be deleted: %s", made["path"], answer["not_deleted"])
         status = self._status
         status.columns_ok, status.columns_bytes = None, 0
         if wants_columns:

@@ -471,6 +471,20 @@ def test_a_close_without_a_checkpoint_leaves_all_of_the_log_on_the_disk(tmp_path
     again.kill()
 
 
+def test_a_close_whose_last_batch_finds_no_room_leaves_the_rest_of_the_log_on_the_disk(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = Store(tmp_path / "store", files=files, fsync=Fsync.NO)
+    store.add(b"s", "1-0")
+    store.commit()
+    store.add(b"s", "2-0", words=(b"f", b"v" * BEYOND_PADDING))
+    files.free = 0
+    with pytest.raises(LogWriteError, match="No space left"):
+        store.engine.close()
+    again = Store(tmp_path / "store", files=files.crash())
+    assert again.stream().length == 1
+    again.kill()
+
+
 @pytest.fixture
 def faulty(tmp_path: Path) -> Iterator[Store]:
     """A store whose log is in memory; its tables are on the disk."""

@@ -2,7 +2,7 @@
 
 It is asked as `server/background/snapshot_worker.py` is, and answers as that does, but for the end:
 
-    {"made": {...}, "columns": 10485760, "failed_columns": null}        the bytes of the files, or why there are none
+    {..., "columns": 10485760, "failed_columns": null}        the bytes of the files, or why there are none
 
 A process of its own writes the columns meanwhile, see `beside.py`.  Everything else has priority for the processor.
 Where the columns fail, the snapshot is whole without them.  It leaves nothing half-made behind.
@@ -26,10 +26,10 @@ def work(server: Server) -> None:
     asked = asked_for(MODULE)
     steps = Reports(server).step
     with ColumnsBeside(steps, leave_bytes=asked.leave_bytes) as columns:
-        made = take(asked, steps, columns.beside)
+        made, not_deleted = take(asked, steps, columns.beside)
     files = (Path(made["path"]) / COLUMNS_DIRECTORY).rglob("*")
     size = sum(file.stat().st_size for file in files if file.is_file())
-    server.say(made=made, columns=size, failed_columns=columns.failure)
+    server.say(made=made, not_deleted=not_deleted, columns=size, failed_columns=columns.failure)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -14,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from riverbed.server.background import snapshot_worker
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk import removal
 from riverbed.store.disk.removal import PIECE_BYTES
@@ -457,3 +460,20 @@ def contents_of_log(directory: Path, snapshot: Snapshot, place: Path) -> dict[in
     found = store.dump()
     store.engine.close()
     return found
+
+
+def test_a_snapshot_is_told_although_the_older_ones_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> list[str]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    store = Store(tmp_path / "store")
+    store.add(b"s", "1-0")
+    store.checkpoint()
+    store.kill()
+    monkeypatch.setattr(snapshot_worker, "delete_old", fails)
+    asked = argparse.Namespace(directory=store.directory, name=None, keep=1, leave_bytes=0)
+    made, not_deleted = snapshot_worker.take(asked, lambda *_: None)
+    assert open_snapshot(Path(made["path"])).manifest.entries == 1
+    assert not_deleted == "[Errno 5] Input/output error"
