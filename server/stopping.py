@@ -216,8 +216,8 @@ class Stopping:
     def _begin_to_end(self) -> None:
         self._cancel_timer()
         self._state = State.ENDING
+        self.begun_to_end.set()  # the rest of the end comes in a later turn
         self.close_listeners()
-        self.begun_to_end.set()
 
     def _log_lagging(self) -> None:
         senders, lagging = self._replication.primary.senders, self._lagging()

@@ -242,7 +242,12 @@ class Engine:
         # The undone lines may have selected it, and a file that begins now is not to begin with that: its preface comes
         # behind the replay.
         txn.log_db = NO_DATABASE
-        self.commit(now_ms)
+        try:
+            self.commit(now_ms)
+        except LogWriteError:
+            raise
+        except BaseException as error:  # the tables have what the lines that are gone did
+            raise self.state.lose(f"nothing could be undone: {str(error) or type(error).__name__}") from error
         self.state.restore(txn.changes)
 
     def restore_lost(self) -> None:

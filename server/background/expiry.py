@@ -56,6 +56,11 @@ class Expiry:
         # a replica that is to take over in a pause would not be level with what expires meanwhile
         if self._timer is not None or txn.holds_expired:
             return True
+        try:
+            self._failures.restore_lost()
+        except StateLostError as failure:
+            self._ticks.give_up(failure)
+            return False
         is_behind = False
         end_s = self._monotonic() + SLICE_S
         now_ms = self._core.now_ms()

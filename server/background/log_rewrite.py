@@ -268,6 +268,7 @@ class Rewriting:
         while self._engine.txn.log:
             self._ticks.want_tick()
             await asyncio.sleep(0)
+            self._go_on()  # no tick comes any more in a server that has given up
         self._go_on()
 
     def _room(self) -> int:

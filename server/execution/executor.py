@@ -15,6 +15,7 @@ its effect and its reply, see `failures.py`.  Everything runs in one thread; not
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -258,9 +259,9 @@ class Executor:
         """
         if self.gave_up:
             return
-        if self._gathering.is_on and self._waits_for_clients():
-            return
         try:
+            if self._gathering.is_on and self._waits_for_clients():
+                return
             self._run_tick()
         except StateLostError as error:
             self.give_up(error)
@@ -299,9 +300,11 @@ class Executor:
         Nothing runs from now on: no blocked command, no sliced command, no checkpoint.
         """
         log.error("%s; stopping", error)
-        self.cut_all_off()
-        for report in self.events.gave_up:
-            report()
+        self.engine.state.lose(str(error))  # a task, or a timer, may be about to commit
+        with contextlib.ExitStack() as ends:  # each of these is called, whatever another raises
+            for report in reversed(self.events.gave_up):
+                ends.callback(report)
+            self.cut_all_off()
 
     def cut_all_off(self) -> None:
         """Cut all clients off without replies, and run nothing from now on."""

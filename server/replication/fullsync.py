@@ -234,8 +234,8 @@ class FullSync:
 
     def _close_base(self) -> None:
         if self._base_fd >= 0:
-            self._engine.files.close(self._base_fd)
-            self._base_fd = -1
+            fd, self._base_fd = self._base_fd, -1  # it is closed even if that fails, and may be another file's then
+            self._engine.files.close(fd)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ class Primary:
         for sender in list(self.senders.values()):
             try:
                 sender.batches(batches)
-            except (OSError, RuntimeError) as error:  # of its file, or of uvloop for a transport that is closed
+            except Exception as error:  # of its file, of uvloop for a transport that is closed, or a lack of memory
                 sender.give_up(error)
 
     def ask_for_acks(self, target: int) -> None:

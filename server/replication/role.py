@@ -218,11 +218,12 @@ class Replication:
         if follower is None:
             return
         follower.stop()
+        engine = self._engine
+        # first: nothing is to be written with the id before
+        engine.statements.set_replids(engine.log.replids.branch(engine.log.end.offset))
         self.follower = None
         self._config.replicaof = None
-        engine = self._engine
         engine.set_role(is_replica=False)
-        engine.statements.set_replids(engine.log.replids.branch(engine.log.end.offset))
         log.info("a primary from here on, at offset %d", engine.log.end.offset)
         self.primary.cut_off()
         self._refuse()

@@ -238,7 +238,11 @@ class StreamCache(Namespace):
         lent_count = len(self._lent)
         stream = self._lent.take_back(key, self._need)
         if stream is not None:
-            self.cached[key] = stream
+            try:
+                self.cached[key] = stream
+            except BaseException:
+                self.txn.lose()  # as in `LentStreams.take_back`
+                raise
         elif len(self._lent) < lent_count:
             self._count_cached(-size_of(key))  # nothing of it is in memory
         return stream

@@ -82,9 +82,9 @@ class LiveState:
         txn = self._txn
         # a copy takes its numbers long before its line is logged, or takes them in vain
         renumbers = txn.copied_bytes > 0
-        self._keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
-        txn.abort()
         with self.at_risk("the state could not be rebuilt"):
+            self._keeper.end_quietly()  # until a begun checkpoint has ended, the durable state is the one before
+            txn.abort()
             self._options.map_bytes = max(self._options.map_bytes, txn.tables.make_room())
             txn.reload()
             try:

@@ -207,7 +207,12 @@ class Checkpoints:
 
     def _begin_in_thread(self) -> None:
         """Begin a checkpoint, which a thread makes durable.  Raises what `_begin_checkpoint` raises."""
-        self._hand_over(self._begin_checkpoint())
+        try:
+            self._begin_checkpoint()
+        finally:
+            durability = self._engine.checkpoints.syncing
+            if durability is not None:  # else it has not begun; it may have when something is raised behind that
+                self._hand_over(durability)
         self._sliced_commands.rest()
 
     def _hand_over(self, durability: Durability) -> None:
@@ -371,9 +376,15 @@ class Checkpoints:
             log.warning("%s failed, to be tried again: %s", what, error)
             if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
-            self.sync_log()
-            self._gate.refresh()
-            self._try_again()
+            self._put_off()
+        except Exception as error:
+            log.error("%s failed, to be tried again", what, exc_info=error)
+            self._put_off()
+
+    def _put_off(self) -> None:
+        self._try_again()
+        self.sync_log()
+        self._gate.refresh()
 
     def sync_log(self) -> None:
         """Make the log durable, as a checkpoint would have that damage, or a full disk, is in the way of.
@@ -388,7 +399,7 @@ class Checkpoints:
         """Have what fails inside tried again, and let the caller know."""
         try:
             yield
-        except _FAILURES:
+        except Exception:
             self._try_again()
             raise
 

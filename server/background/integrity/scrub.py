@@ -167,7 +167,10 @@ class Scrub:
         wait_s = FIRST_S
         while True:
             await self._wait(wait_s)
-            await self._pass()
+            try:
+                await self._pass()
+            except Exception:  # a thread that cannot be started, for instance; the next one comes
+                log.exception("a scrub has failed")
             wait_s = float("inf")
 
     async def _wait(self, most_s: float) -> None:

@@ -193,9 +193,15 @@ class Pel(Insertions):
     def write_young(self) -> None:
         """Put what is young into the tables: at a checkpoint, and before nearly any use of the tables."""
         young = self._young
-        if young.batches:
-            self._replace([], young.drain())
-        self._write_changed(young.drain_changed())
+        try:
+            if young.batches:
+                self._replace([], young.drain())
+            self._write_changed(young.drain_changed())
+        except DamagedRowError:
+            raise
+        except BaseException:
+            self._write_txn.lose()  # clients know of what was young, and a read is not undone
+            raise
         self._all_is_written()
 
     def write_part(self) -> bool:

@@ -87,11 +87,7 @@ class Listing:
         if self._under_way is None:
             return
         (replacement, then, before), self._under_way = self._under_way, None
-        try:
-            replacement.run()
-        except Exception as error:
-            then(self._condition.break_log(f"the manifest could not be replaced: {error}"))
-            raise
+        replacement.run()
         replacement.failure = replacement.outcome()
         if replacement.failure is None:
             before()

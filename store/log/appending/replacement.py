@@ -58,6 +58,8 @@ class Replacement:
                 self._files.sync_apart(fd)
         except OSError as error:
             self.sync_error = error
+        except Exception as error:  # memory may be short; a second call must not take it for done
+            self.sync_error = OSError(_named(error))
 
     def _require_sound(self) -> None:
         """Raise OSError if a sync of the log has failed: the next one may report success for what is lost."""
@@ -73,6 +75,8 @@ class Replacement:
             manifests.replace(self._path, self.manifest, self._files)
         except OSError as error:
             self._error = error
+        except Exception as error:  # at any step
+            self._error = ReplacedError(f"whether the manifest was replaced is not known: {_named(error)}")
 
     def outcome(self) -> LogWriteError | None:
         """Why the old manifest is in place, when `run` has ended.  Breaks the log if that is not certain."""
@@ -85,3 +89,7 @@ class Replacement:
         if error is not None:
             return caused(LogWriteError(f"the manifest could not be written: {error}"), error)
         return None
+
+
+def _named(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -165,7 +165,7 @@ class LogWriter:
             if self.successor is not None:
                 self.successor.write(commands, position)
                 self.successor.write(annotation, position + len(commands))
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             failure = self._cut_back(error)
         else:
             self._before_last = (position, self.offset)

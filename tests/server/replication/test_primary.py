@@ -252,3 +252,27 @@ def test_a_replica_is_cut_off_when_the_disk_needs_the_space_of_the_files_that_it
         ticks.close()
 
     in_loop(body())
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.EIO, "Input/output error")])
+def test_a_replica_that_cannot_be_sent_a_batch_is_cut_off_and_the_others_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        writer, first, second = ticks.connect(), ticks.connect(), ticks.connect()
+        for replica in (first, second):
+            await ticks.ask(replica, "REPLCONF riverbed 1", "PSYNC ? -1")
+        senders = ticks.server.replication.primary.senders
+
+        def fail(batches: object) -> None:
+            raise error
+
+        monkeypatch.setattr(senders[first.session], "batches", fail)
+        assert await ticks.ask(writer, "XADD s 1-1 f v") == [b"$3\r\n1-1\r\n"]
+        await ticks.settle()
+        assert first.is_closed
+        assert not second.is_closed
+        ticks.close()
+
+    in_loop(body())

@@ -351,19 +351,27 @@ def test_no_file_is_listed_once_the_log_is_broken() -> None:
     assert found(files.crash())[:2] == ALL[:2]
 
 
-def test_a_defect_while_a_file_is_listed_ends_with_a_log_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [MemoryError("a defect"), ValueError("a defect")])
+@pytest.mark.parametrize("operation", ["sync", "rename", "sync_directory"])
+def test_a_defect_while_a_file_is_listed_ends_with_a_log_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, operation: str, error: Exception
+) -> None:
+    """It is a thread that meets it; the loop, which looks afterwards, must not take that for done."""
     files = FaultyFiles()
-    log, _ = begun(files)
+    log, replacement = begun(files)
 
-    def fail(fd: int, /) -> None:
-        raise ValueError("a defect")
+    def fail(*_: object) -> None:
+        raise error
 
-    monkeypatch.setattr(files, "sync", fail)
-    with pytest.raises(ValueError, match="a defect"):
-        log.listing.settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(files, operation, fail)
+        replacement.run()
+    log.listing.settle()
+    assert log.broken
     assert log.writer.successor is None
     with pytest.raises(LogWriteError, match="a defect"):
         append(log, ALL[4])
+    assert found(files.crash())[:2] == ALL[:2]
 
 
 def test_nothing_is_begun_behind_a_file_that_takes_no_appends() -> None:
