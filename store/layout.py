@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Final
@@ -40,10 +41,12 @@ def incr_name(seq: int) -> str:
 
 
 def store_around(path: Path) -> Path | None:
-    """The data directory that `path` is one of the two parts of, or a file in such a part."""
+    """The data directory that `path` is one of the two parts of, or a file in such a part.  Raises OSError."""
     whole = Path(os.path.abspath(path))
     for directory in whole.parents[:2]:
         is_part = whole.relative_to(directory).parts[0] in (STATE_DIRECTORY, LOG_DIRECTORY)
-        if is_part and (directory / STATE_DIRECTORY / DATA_NAME).exists():
-            return directory
+        if is_part:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                (directory / STATE_DIRECTORY / DATA_NAME).stat()
+                return directory
     return None

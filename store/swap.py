@@ -28,7 +28,7 @@ from typing import Any, Final
 from riverbed.store.disk.durable_file import write_file
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.ownership import give_access
-from riverbed.store.disk.real_files import read_file, require_plain
+from riverbed.store.disk.real_files import is_there, read_file, require_plain
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
@@ -152,7 +152,7 @@ def end_compaction(places: Places, files: Files) -> bool:
     manifest = killed.manifest
     if killed.is_new and manifest.history != manifest.backlog:
         manifests.replace(places.manifest, replace(manifest, history=manifest.backlog), files)
-        if places.data.exists():
+        if is_there(places.data):
             give_access(places.manifest, places.data.stat())
     return True
 

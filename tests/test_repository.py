@@ -107,6 +107,21 @@ def test_no_group_of_an_expression_is_repeated_possessively() -> None:
     assert {path.name for path in sources(*CODE) if POSSESSIVE.search(path.read_text())} == SOUND
 
 
+# Each says no where the system cannot tell: on every Python, or from 3.14 on.
+SURE_OF_WHAT_IT_CANNOT_SEE = re.compile(
+    r"\bos\.path\.(?:l?exists|is(?:dir|file|link|mount))\("
+    r"|(?<!files)\.exists\(|\.is_(?:dir|file|symlink|fifo|socket|block_device|char_device|mount)\(\)"
+)
+
+
+def test_the_store_takes_no_file_that_it_cannot_look_at_for_missing() -> None:
+    """`is_there` of `store/disk/real_files.py` and `Files.exists` raise the error in its place."""
+    for wrong in ("os.path.lexists(path)", "(path / NAME).exists()", "path.exists()", "path.is_dir()"):
+        assert SURE_OF_WHAT_IT_CANNOT_SEE.search(wrong)
+    assert not SURE_OF_WHAT_IT_CANNOT_SEE.search("self._files.exists(path) or files.exists(path)")
+    assert [path for path in sources("store") if SURE_OF_WHAT_IT_CANNOT_SEE.search(path.read_text())] == []
+
+
 def test_folders_of_tests_are_folders_of_the_code() -> None:
     tests = {path.parent.relative_to(ROOT / "tests").as_posix() for path in sources("tests")} - {"."}
     strange = {folder for folder in tests - code_folders() if folder.partition("/")[0] not in OTHER_TESTS}

@@ -23,6 +23,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from riverbed.store.disk.real_files import is_there
 from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, StreamID, parse_id
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.environment import Tables
@@ -59,7 +60,7 @@ class Store:
 
     def __init__(self, path: Path, *, verify: bool) -> None:
         self.path = path
-        self._is_live = (path / STATE_DIRECTORY / DATA_NAME).exists()
+        self._is_live = is_there(path / STATE_DIRECTORY / DATA_NAME)
         self._closing = contextlib.ExitStack()
         self._tables: Tables = self._closing.enter_context(tables_at_rest(path, verify=verify))[0]
 

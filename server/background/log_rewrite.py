@@ -27,6 +27,7 @@ import lmdb
 from riverbed.server.background.checkpoints.manifest_changes import ManifestChanges
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.background.worker_modules import REWRITE
+from riverbed.store.disk.real_files import is_there
 from riverbed.store.disk.removal import remove_file
 from riverbed.store.errors import DISK_LACKS_ROOM, DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
@@ -167,8 +168,8 @@ class Rewriting:
         try:
             base, before = await self._rewrite(path)
         finally:
-            if path.exists():
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if is_there(path):
                     await self._tasks.in_thread("deleting an unfinished log", self._unlink, [path], expected=(OSError,))
             self._task = None
         status = self.status

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from riverbed.store.disk.ownership import give
-from riverbed.store.disk.real_files import read_named_file
+from riverbed.store.disk.real_files import is_there, read_named_file
 from riverbed.store.errors import UnsafeFileError
 from riverbed.store.format.text import quote_text, split_text
 
@@ -133,7 +133,7 @@ def replace_file(path: Path, lines: list[str]) -> None:
     import tempfile
 
     target = path.resolve()  # a link stays a link
-    old = target.stat() if target.exists() else None
+    old = target.stat() if is_there(target) else None
     fd, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(fd, "wb") as file:

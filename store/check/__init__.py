@@ -24,6 +24,7 @@ from riverbed.store.check.log import LogCheck
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.serving import is_served
+from riverbed.store.disk.real_files import is_there
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.log.reader import TornTail
 from riverbed.store.progress import Progress, ignore
@@ -73,7 +74,7 @@ class Check:
 
     @property
     def has_tables(self) -> bool:
-        return (self.directory / STATE_DIRECTORY / DATA_NAME).exists()
+        return is_there(self.directory / STATE_DIRECTORY / DATA_NAME)
 
     def is_in_use(self) -> bool:
         """Whether a server is running on the directory now."""

@@ -26,7 +26,7 @@ from riverbed.store.check.groups import check_group_tables
 from riverbed.store.check.keys import check_databases, check_expiry, check_strays
 from riverbed.store.check.pages import check_pages
 from riverbed.store.check.records import check_record_tables
-from riverbed.store.disk.real_files import require_plain
+from riverbed.store.disk.real_files import is_there, require_plain
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format import dead_rows
 from riverbed.store.format.meta import (
@@ -110,7 +110,7 @@ def _missing_tables(directory: Path) -> Iterator[Violation]:
     Tables are made one by one before any row is written; a table that is missing later was lost.
     """
     path = directory / STATE_DIRECTORY
-    lock = (path / LOCK_NAME).exists()
+    lock = is_there(path / LOCK_NAME)
     env = lmdb.open(
         str(path),
         map_size=MAP_BYTES,

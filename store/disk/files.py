@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from riverbed.store.disk.real_files import make_directory, naming, open_file
+from riverbed.store.disk.real_files import is_there, make_directory, naming, open_file
 from riverbed.store.disk.removal import close_file
 
 
@@ -64,7 +64,8 @@ class Files(Protocol):
 
     def size(self, fd: int, /) -> int: ...
 
-    def exists(self, path: Path, /) -> bool: ...
+    def exists(self, path: Path, /) -> bool:
+        """Whether anything is at `path`, be it a link.  What cannot be told raises OSError too."""
 
     def names(self, directory: Path, /) -> list[str]:
         """The names in `directory`, in no order."""
@@ -181,7 +182,7 @@ class OsFiles:
         return os.fstat(fd).st_size
 
     def exists(self, path: Path, /) -> bool:
-        return os.path.lexists(path)
+        return is_there(path, follows=False)
 
     def names(self, directory: Path, /) -> list[str]:
         return os.listdir(directory)

@@ -56,5 +56,5 @@ def keep_access(made: Path, old: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         give_access(made, old.stat())
         for path in made.iterdir():
-            if (like := old / path.name).exists():
-                give_access(path, like.stat())
+            with contextlib.suppress(FileNotFoundError):
+                give_access(path, (old / path.name).stat())

@@ -37,6 +37,27 @@ _KINDS: Final = {
 }
 
 
+def is_there(path: Path, *, follows: bool = True) -> bool:
+    """Whether there is anything at `path`; of a link, what it leads to, unless `follows` is false.
+
+    Raises OSError when the system cannot tell.  `os.path.lexists`, and `Path.exists` since Python 3.14, would say no
+    then, and what cannot be looked at must not be taken for missing.
+    """
+    try:
+        os.stat(path, follow_symlinks=follows)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def is_directory(path: Path) -> bool:
+    """Whether `path` is, or leads to, a directory.  Raises OSError as `is_there` does."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def require_plain(directory: Path) -> None:
     """Raise UnsafeFileError unless `directory` is missing, or holds nothing but files and directories."""
     if not _is_there(directory, stat.S_IFDIR):
@@ -72,9 +93,9 @@ def require_file(path: Path) -> None:
 
 def make_directory(path: Path) -> None:
     """Make `path` and what is missing above it, each for the user in whose folder it is; nothing when it exists."""
-    if path.is_dir():
+    if is_directory(path):
         return
-    missing = [each for each in (path, *path.parents) if not each.exists()]
+    missing = [each for each in (path, *path.parents) if not is_there(each)]
     path.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     for made in reversed(missing):
         fd = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from riverbed.store.disk.locks.flock import hold_directory
-from riverbed.store.disk.real_files import DIRECTORY_MODE
+from riverbed.store.disk.real_files import DIRECTORY_MODE, is_there
 from riverbed.store.disk.removal import Wait, remove_tree
 
 
@@ -39,7 +39,7 @@ def _make(folder: Path, prefix: str) -> tuple[Path, int]:
         path.mkdir(DIRECTORY_MODE)
         fd = _lock(path)
         # A process that deletes leftovers may have seen the directory before it was locked.
-        if fd is not None and path.exists():
+        if fd is not None and is_there(path):
             return path, fd
         if fd is not None:
             os.close(fd)

@@ -20,7 +20,7 @@ from typing import Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.locks.other_writers import writer_of
-from riverbed.store.disk.real_files import read_file
+from riverbed.store.disk.real_files import is_there, read_file
 from riverbed.store.errors import CorruptionError, ForeignLogError, LockedError, UnsafeFileError
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_FILE, LOG_MANIFEST, STATE_DIRECTORY, store_around
 from riverbed.store.log import manifest as manifests
@@ -74,7 +74,7 @@ def refuse_redis(directory: Path, files: Files) -> Manifest | None:
         if not manifest.is_ours:
             raise _log_of_redis(directory, home, manifest)
         return manifest
-    if os.path.lexists(directory / STATE_DIRECTORY / DATA_NAME):
+    if is_there(directory / STATE_DIRECTORY / DATA_NAME, follows=False):
         return None  # a store of ours that has lost its log
     if (store := store_around(directory)) is not None:
         raise ForeignLogError(f"{directory} is a part of the data directory {store}: name that")

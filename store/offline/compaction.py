@@ -30,6 +30,7 @@ from riverbed.store.disk.durable_file import cut_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
+from riverbed.store.disk.real_files import is_directory, is_there
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.format.log_lines import encode_preface
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
@@ -151,7 +152,7 @@ class Compaction:
 
     def __enter__(self) -> Compaction:
         """Raises LockedError, StoreError when there is no store, OSError."""
-        if not self._directory.is_dir():
+        if not is_directory(self._directory):
             raise StoreError(f"{self._directory} is not a directory")
         self._held.enter_context(lock_directory(self._directory))
         try:
@@ -164,7 +165,7 @@ class Compaction:
                 )
             self.has_settled, self.lost = settle_after_power_cut(self._places, self._files)
             self._load_log()
-            if not self._places.data.exists():
+            if not is_there(self._places.data):
                 raise StoreError(
                     f"{self._directory} has no tables: start riverbed-server on it once, which makes them from the log"
                 )
@@ -184,7 +185,7 @@ class Compaction:
     def _load_log(self) -> None:
         manifest = manifests.load(self._places.manifest, self._files)
         if manifest is None or not manifest.files:
-            if self._places.data.exists():
+            if is_there(self._places.data):
                 raise StoreError(f"{self._places.home} has no log; `riverbed check` shows more")
             raise StoreError(f"{self._directory} holds no store")
         self._manifest = manifest

@@ -33,7 +33,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.disk.real_files import make_directory, open_file, read_file
+from riverbed.store.disk.real_files import is_there, make_directory, open_file, read_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
 from riverbed.store.recovery.kept_pages import kept_pages
 from riverbed.store.swap import KilledCompaction
@@ -59,8 +59,8 @@ class StartChanges:
         """Raises OSError."""
         self._state = state
         self._files = files
-        self._had_state = state.exists()
-        self._had = {name for name in _NAMES if (state / name).exists()}
+        self._had_state = is_there(state)
+        self._had = {name for name in _NAMES if is_there(state / name)}
         self._locks = list(_LockFile.found(state / LOCK_NAME))
         self._data = state / DATA_NAME
         self._bare = _contents_if_bare(self._data)
@@ -113,13 +113,13 @@ class StartChanges:
                 _restore(self._data, self._bare)
             for lock in self._locks:
                 lock.restore()
-            if not self._had_state and self._state.exists():
+            if not self._had_state and is_there(self._state):
                 self._state.rmdir()
 
 
 def _contents_if_bare(path: Path) -> bytes | None:
     """The contents of tables that are too short to hold much; None when they are missing or longer.  Raises OSError."""
-    if not path.exists() or path.stat().st_size > _MAX_BARE_BYTES:
+    if not is_there(path) or path.stat().st_size > _MAX_BARE_BYTES:
         return None
     return read_file(path, _MAX_BARE_BYTES)
 
@@ -180,7 +180,7 @@ def made_directory(directory: Path) -> Iterator[None]:
 
     Raises OSError.
     """
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    missing = [path for path in (directory, *directory.parents) if not is_there(path)]
     try:
         make_directory(directory)
         for path in reversed(missing):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from typing import Final
 import lmdb
 
 from riverbed.store.checksum import crc32c
-from riverbed.store.disk.real_files import open_file, read_file, require_file
+from riverbed.store.disk.real_files import is_directory, is_there, open_file, read_file, require_file
 from riverbed.store.errors import CorruptionError, NoSnapshotError, StoreError, VersionError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, SNAPSHOTS_DIRECTORY, STREAMS_NAME
 from riverbed.store.progress import ignore
@@ -138,13 +139,13 @@ def is_snapshot(path: Path) -> bool:
 
 
 def _explain_missing(path: Path) -> str:
-    if not os.path.lexists(path):
+    if not is_there(path, follows=False):
         return f"there is no snapshot {path}"
-    if not path.is_dir():
+    if not is_directory(path):
         return f"{path} is not a snapshot: it is not a directory"
-    if (path / "state" / DATA_NAME).exists():
+    if is_there(path / "state" / DATA_NAME):
         return f"{path} is not a snapshot but a data directory; its snapshots are in {path / SNAPSHOTS_DIRECTORY}"
-    if (path / DATA_NAME).exists():
+    if is_there(path / DATA_NAME):
         return f"{path} has no {MANIFEST_NAME}: a snapshot that was never finished, or a copy that is not whole yet"
     return f"{path} is not a snapshot: it has no {MANIFEST_NAME}"
 
@@ -157,10 +158,11 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
     except FileNotFoundError:
         return []
     for name in names:
-        if name.startswith(TEMPORARY_PREFIX) or (folder / name).is_symlink():
+        if name.startswith(TEMPORARY_PREFIX):
             continue
         try:
-            found.append(open_snapshot(folder / name))
+            if not stat.S_ISLNK((folder / name).lstat().st_mode):
+                found.append(open_snapshot(folder / name))
         except (NoSnapshotError, VersionError, CorruptionError, OSError):
             continue
     return sorted(found, key=lambda snapshot: (snapshot.manifest.time_ms, snapshot.manifest.offset, snapshot.name))

@@ -36,7 +36,7 @@ from riverbed.store.checksum import crc32c
 from riverbed.store.disk.durable_file import UNSYNCED_BYTES, write_file
 from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.ownership import give
-from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.real_files import is_directory, is_there, require_directory
 from riverbed.store.disk.removal import remove_tree
 from riverbed.store.disk.working_directory import clear_leftovers, name_for, working_directory
 from riverbed.store.errors import CorruptionError, SnapshotError, why_undecoded
@@ -153,17 +153,17 @@ def _place(directory: Path, out: Path | None) -> tuple[Path, str | None]:
     """-> (the folder it goes to, its name there or None)"""
     if out is None:
         return own_folder(directory), None
-    if not os.path.lexists(out):
+    if not is_there(out, follows=False):
         return out.parent, out.name
-    if not out.is_dir() or any((out / name).exists() for name in (MANIFEST_NAME, DATA_NAME)):
+    if not is_directory(out) or any(is_there(out / name) for name in (MANIFEST_NAME, DATA_NAME)):
         raise SnapshotError(f"{out} exists already")
     return out, None
 
 
 @contextlib.contextmanager
 def _open_state(directory: Path) -> Iterator[Tables]:
-    if not (directory / STATE_DIRECTORY / DATA_NAME).exists():
-        what = "holds no tables yet" if directory.is_dir() else "is not a directory"
+    if not is_there(directory / STATE_DIRECTORY / DATA_NAME):
+        what = "holds no tables yet" if is_directory(directory) else "is not a directory"
         raise SnapshotError(f"{directory} {what}: there is no {directory / STATE_DIRECTORY / DATA_NAME}")
     try:
         tables = Tables(directory, _MAP_BYTES, readonly=True, checks_pages=True)
@@ -188,7 +188,7 @@ def _require_space(tables: Tables, folder: Path, leave_bytes: int, files: Files)
         if txn.get(b"position", db=tables.handles["meta"]) is None:
             raise _without_checkpoint(tables.path.parent)
         needed = tables.used_bytes(txn) + txn.stat(tables.handles["names"])["entries"] * _LINE_BYTES + _SPARE_BYTES
-    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    standing = next(path for path in (folder, *folder.absolute().parents) if is_there(path))
     free = files.free_bytes(standing)
     if free < needed + leave_bytes:
         left = f", and {leave_bytes:,} must be left" if leave_bytes else ""

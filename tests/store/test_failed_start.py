@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import pytest
@@ -242,6 +243,37 @@ def assert_changes_nothing(directory: Path, error: type[Exception] | tuple[type[
         with pytest.raises(error):
             start(directory)
         assert changes(before, tree(directory)) == []
+
+
+# Of the manifest, the first look is the one for links.
+@pytest.mark.parametrize(
+    ("name", "number"), [(f"{_LOG}/{_MANIFEST}", 2), ("state", 2), ("state/data.mdb", 2), ("state/in-use", 2)]
+)
+def test_a_start_that_cannot_look_at_a_file_leaves_every_byte_as_it_was(
+    directory: Path, name: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the disk does not tell of for a moment is not missing."""
+    (directory / "state" / "in-use").write_text("another boot")
+    before = tree(directory)
+    looks = {"stat": os.stat, "lstat": os.lstat}
+    seen = 0
+
+    def failing(which: str) -> Callable[..., os.stat_result]:
+        def look(path: object, **how: Any) -> os.stat_result:
+            nonlocal seen
+            seen += str(path) == str(directory / name)
+            if str(path) == str(directory / name) and seen == number:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return looks[which](path, **how)
+
+        return look
+
+    for which in looks:
+        monkeypatch.setattr(os, which, failing(which))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        start(directory)
+    monkeypatch.undo()
+    assert changes(before, tree(directory)) == []
 
 
 @pytest.mark.parametrize("lock_file", [None, b"", b"\0" * 100, b"\xff" * 70_000, b"x" * 200_000])

@@ -20,7 +20,7 @@ from rich.markup import escape
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.ownership import give
-from riverbed.store.disk.real_files import DIRECTORY_MODE
+from riverbed.store.disk.real_files import DIRECTORY_MODE, is_directory, is_there
 from riverbed.tools.console.console import Failure, notes
 
 PARTIAL_MARK: Final = ".partial-"
@@ -54,12 +54,12 @@ def refuse_existing(target: Path) -> None:
     """Raise Failure unless `target` does not exist, or is an empty directory."""
     if os.path.ismount(target):
         raise Failure(f"{target} is a mount point, which cannot be replaced in one step: name a directory in it")
-    if target.is_dir():
+    if is_directory(target):
         if any(target.iterdir()):
             raise Failure(
                 f"{target} is not empty, and no file is overwritten; name a new directory{_left_over(target)}"
             )
-    elif os.path.lexists(target):
+    elif is_there(target, follows=False):
         raise Failure(f"{target} exists, and no file is overwritten; name a new directory{_left_over(target)}")
 
 

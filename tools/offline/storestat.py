@@ -14,6 +14,7 @@ import lmdb
 from riverbed.store.check.pages import check_pages
 from riverbed.store.check.state import CHECKING_PAGES
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import is_directory, is_there
 from riverbed.store.errors import CorruptionError
 from riverbed.store.format.groups import GroupRow
 from riverbed.store.format.pending import UNOWNED
@@ -49,18 +50,18 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
     when `path` is neither, or holds nothing yet; StoreError, OSError, lmdb.Error.
     """
     now_ms = time.time_ns() // 1_000_000
-    if (path / STATE_DIRECTORY / DATA_NAME).exists():
+    if is_there(path / STATE_DIRECTORY / DATA_NAME):
         try:
             tables = Tables(path, _MAP_BYTES, readonly=True, checks_pages=True)
         except lmdb.NotFoundError:
             raise _without_checkpoint(path) from None
     elif (reason := _is_no_store(path)) is not None:
         raise Failure(reason)
-    elif (path / LOG_DIRECTORY).is_dir():
+    elif is_directory(path / LOG_DIRECTORY):
         refuse_redis(path, OsFiles())
         raise Failure(f"{path} has a log and no tables: start riverbed-server on it once, which makes them")
-    elif path.is_dir() and any(path.iterdir()):
-        if not (path / MANIFEST_NAME).exists():
+    elif is_directory(path) and any(path.iterdir()):
+        if not is_there(path / MANIFEST_NAME):
             refuse_redis(path, OsFiles())
         snapshot = open_snapshot(path)
         if verify:
@@ -68,7 +69,9 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
             refuse_broken_pages(snapshot, progress)
         tables, now_ms = open_compared(snapshot), snapshot.manifest.time_ms
     else:
-        raise Failure(f"{path} is {'empty' if path.is_dir() else 'a file'}: neither a data directory nor a snapshot")
+        raise Failure(
+            f"{path} is {'empty' if is_directory(path) else 'a file'}: neither a data directory nor a snapshot"
+        )
     try:
         with tables.env.begin(db=tables.handles["meta"]) as txn:
             if txn.get(b"databases") is None:
@@ -87,7 +90,7 @@ def _without_checkpoint(path: Path) -> Failure:
 
 def _is_no_store(path: Path) -> str | None:
     """What to name in the place of `path`, if it is a server, is in a store or holds snapshots, or is not there."""
-    if not path.exists():
+    if not is_there(path):
         if _URL.match(str(path)) or server_address(str(path)) is not None:
             return (
                 f"{path} is a server, and this reads files: name its data directory, while it runs too, or a snapshot"
@@ -95,7 +98,7 @@ def _is_no_store(path: Path) -> str | None:
         return f"there is no {path}: name a data directory or a snapshot"
     if (home := store_around(path)) is not None:
         return f"{path} is in the data directory {home}: name that, or a snapshot"
-    if path.is_dir() and not (path / MANIFEST_NAME).exists() and (inside := list_snapshots(path)):
+    if is_directory(path) and not is_there(path / MANIFEST_NAME) and (inside := list_snapshots(path)):
         return f"{path} is a folder of snapshots: name one of them, such as {inside[-1].path}"
     return None
 

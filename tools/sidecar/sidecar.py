@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.real_files import DIRECTORY_MODE, read_file
+from riverbed.store.disk.real_files import DIRECTORY_MODE, is_there, read_file
 from riverbed.store.disk.working_directory import name_for, working_directory
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.ids import id_text
@@ -102,7 +102,7 @@ def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress =
     files = OsFiles()
     with working_directory(snapshot.path, COLUMNS_WORKING_PREFIX) as working:
         fill_columns(snapshot, working, _former(snapshot.path), leave_bytes=leave_bytes, steps=steps)
-        if target.exists():
+        if is_there(target):
             old = name_for(snapshot.path, COLUMNS_WORKING_PREFIX)
             os.rename(target, old)
             shutil.rmtree(old, ignore_errors=True)

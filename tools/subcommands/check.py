@@ -22,6 +22,7 @@ from riverbed.store.check.deep import COMPARING
 from riverbed.store.check.snapshots import COMPARING_STREAMS, SnapshotCheck
 from riverbed.store.check.state import CHECKING_ROWS
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import is_directory, is_there
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY, store_around
 from riverbed.store.log.takeover import refuse_redis
@@ -96,11 +97,11 @@ def check(
     report = CheckReport(path, limit, as_json)
     with failures_explained(f"check {path}"), StepProgress(_ITEMS) as steps:
         report.begin(steps)
-        if not os.path.lexists(path):
+        if not is_there(path, follows=False):
             raise Failure(f"there is no {path}")
         if (around := store_around(path)) is not None:
             raise Failure(f"{path} is a part of the data directory {around}: name that")
-        if (path / MANIFEST_NAME).exists() or (path / DATA_NAME).exists():
+        if is_there(path / MANIFEST_NAME) or is_there(path / DATA_NAME):
             if deep or repair:
                 raise Failure(
                     f"{path} is a snapshot: it has no log for --deep or --repair; `riverbed restore` makes one"
@@ -147,12 +148,12 @@ class _Store(NamedTuple):
 
 
 def _refuse_other(path: Path) -> None:
-    if not path.is_dir():
+    if not is_directory(path):
         raise Failure(f"{path} is not a directory")
     with contextlib.suppress(CorruptionError):  # the check finds it as well
         refuse_redis(path, OsFiles())
-    if not (path / STATE_DIRECTORY).exists() and not (path / LOG_DIRECTORY).exists():
-        if any((inside / MANIFEST_NAME).exists() for inside in path.iterdir()):
+    if not is_there(path / STATE_DIRECTORY) and not is_there(path / LOG_DIRECTORY):
+        if any(is_there(inside / MANIFEST_NAME) for inside in path.iterdir()):
             raise Failure(f"{path} holds snapshots: name one of them")
         raise Failure(f"{path} holds no store: neither {STATE_DIRECTORY}/ nor {LOG_DIRECTORY}/ is there")
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from riverbed.server.version import VERSION
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import is_directory, is_there
 from riverbed.store.errors import StoreError
 from riverbed.store.layout import COLUMNS_DIRECTORY, DATA_NAME, STATE_DIRECTORY
 from riverbed.store.log.takeover import refuse_redis
@@ -77,7 +78,7 @@ def snapshot(
     if columns:
         _require_libraries()
     with failures_explained(f"take a snapshot of {directory}"):
-        if not (directory / STATE_DIRECTORY / DATA_NAME).exists() and directory.is_dir():
+        if not is_there(directory / STATE_DIRECTORY / DATA_NAME) and is_directory(directory):
             refuse_redis(directory, OsFiles())
         if keep is not None and out is not None:
             out.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ read by another process (`scrub_worker.py`): broken pages can end the process th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import threading
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.background.worker_modules import SCRUB
+from riverbed.store.disk.real_files import is_there
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.layout import DATA_NAME, LOG_MANIFEST
 from riverbed.store.log import manifest as manifests
@@ -274,7 +276,9 @@ class Scrub:
                         self._status.rows, self._status.all_rows = int(answer["rows"]), int(answer["of"])
         except WorkerError as error:
             data = tables.path / DATA_NAME
-            is_gone = engine.tables is tables and not data.exists()
+            is_gone = False
+            with contextlib.suppress(OSError):  # one that cannot be looked at is not gone
+                is_gone = engine.tables is tables and not is_there(data)
             if not is_gone:
                 log.warning("the tables were not scrubbed: %s", error)
             if engine.tables is tables:  # else others were put in the place of these, which are closed

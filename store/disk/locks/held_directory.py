@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import is_directory
 
 MOVED: Final = "the data directory was moved or deleted"
 LOG_MOVED: Final = "the directory of the log was moved or deleted"
@@ -36,7 +37,7 @@ class HeldDirectory:
     def require_writable(self) -> None:
         """Raise OSError when it is there, and this process may make no files in it."""
         as_effective_user = os.access in os.supports_effective_ids
-        if self.path.is_dir() and not os.access(self.path, os.W_OK | os.X_OK, effective_ids=as_effective_user):
+        if is_directory(self.path) and not os.access(self.path, os.W_OK | os.X_OK, effective_ids=as_effective_user):
             is_readonly = os.statvfs(self.path).f_flag & os.ST_RDONLY
             number = errno.EROFS if is_readonly else errno.EACCES
             raise OSError(number, os.strerror(number), str(self.path))

@@ -11,6 +11,7 @@ from typing import Final
 
 from riverbed.store.disk.locks.flock import hold_directory
 from riverbed.store.disk.locks.serving import is_served
+from riverbed.store.disk.real_files import is_there
 from riverbed.store.errors import LockedError, StoreError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME
 
@@ -22,7 +23,7 @@ _WAIT_S: Final = 0.01
 @contextlib.contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
     """Hold the directory for this process.  Raises LockedError, StoreError when it is a snapshot, OSError."""
-    if all((directory / name).exists() for name in (MANIFEST_NAME, DATA_NAME)):
+    if all(is_there(directory / name) for name in (MANIFEST_NAME, DATA_NAME)):
         raise StoreError(
             f"{directory} is a snapshot, which never changes; `riverbed restore` makes a data directory of it"
         )

@@ -14,7 +14,7 @@ from typing import Final
 
 import lmdb
 
-from riverbed.store.disk.real_files import FILE_MODE, naming, open_file
+from riverbed.store.disk.real_files import FILE_MODE, is_there, naming, open_file
 from riverbed.store.layout import DATA_NAME, LOCK_NAME
 
 # Slots for the read transactions of all processes together: long replies, rewrites, snapshots, full syncs, tools.  The
@@ -36,7 +36,7 @@ def open_environment(
     """
     if is_locked and not readonly:
         _allocate(path / LOCK_NAME)
-    is_new = not readonly and not (path / DATA_NAME).exists()
+    is_new = not readonly and not is_there(path / DATA_NAME)
     try:
         env = _open_at_once(path, map_bytes, table_count, readonly=readonly, is_locked=is_locked, syncs=syncs)
     except lmdb.Error as error:
@@ -82,7 +82,7 @@ def _allocate(lock_file: Path) -> None:
     """
     if sys.platform != "linux":
         return
-    is_new = not lock_file.exists()
+    is_new = not is_there(lock_file)
     fd = open_file(lock_file, os.O_RDWR | os.O_CREAT)
     try:
         if os.fstat(fd).st_blocks * 512 < _LOCK_FILE_BYTES:

@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.disk.real_files import naming, open_file, read_file
+from riverbed.store.disk.real_files import is_there, naming, open_file, read_file
 from riverbed.store.errors import StoreError
 
 MARK_NAME: Final = "in-use"
@@ -64,7 +64,7 @@ def prepare_use(state: Path) -> bool:
 
 def begin_use(state: Path) -> None:
     """Set the mark: from now on the newer meta page may not be durable.  Call `prepare_use` first.  Raises OSError."""
-    if (state / NEW_MARK_NAME).exists():
+    if is_there(state / NEW_MARK_NAME):
         _put_mark_in_place(state)
 
 
@@ -82,8 +82,8 @@ def end_use(state: Path) -> None:
 
 
 def is_marked(state: Path) -> bool:
-    """Whether the tables are in use, or were not closed cleanly."""
-    return (state / MARK_NAME).exists()
+    """Whether the tables are in use, or were not closed cleanly.  Raises OSError."""
+    return is_there(state / MARK_NAME)
 
 
 def is_in_doubt(state: Path) -> bool:
@@ -133,7 +133,7 @@ def resolve_doubt(state: Path) -> WentBack | None:
     Raises OSError.
     """
     data = state / _DATA
-    if not is_marked(state) or not data.exists():
+    if not is_marked(state) or not is_there(data):
         return None
     may_be_cut = may_follow_power_cut(state)
     with naming(data), data.open("r+b") as file:

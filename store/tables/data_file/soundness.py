@@ -8,6 +8,7 @@ from typing import Final
 
 import lmdb
 
+from riverbed.store.disk.real_files import is_there
 from riverbed.store.errors import CorruptionError
 from riverbed.store.tables.data_file.pages import walk_pages
 from riverbed.store.tables.data_file.power_loss import has_magic
@@ -22,7 +23,7 @@ def refuse_broken_pages(data: Path, most_bytes: int) -> None:
 
     A file of more than `most_bytes` is believed.  LMDB itself refuses a file that is none of its own.
     """
-    size = data.stat().st_size if data.exists() else 0
+    size = data.stat().st_size if is_there(data) else 0
     if 0 < size <= most_bytes and has_magic(data):
         damage = _first_damage(data)
         if damage is not None:

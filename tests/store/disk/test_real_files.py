@@ -1,12 +1,30 @@
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from riverbed.store.disk.real_files import require_only
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import is_directory, is_there, require_only
 from riverbed.store.errors import UnsafeFileError
+
+
+def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> None:
+    file, missing, loop, dangling = (tmp_path / name for name in ("file", "missing", "loop", "dangling"))
+    file.touch()
+    loop.symlink_to(loop)
+    dangling.symlink_to(missing)
+    exists = OsFiles().exists
+    assert [is_there(path) for path in (tmp_path, file, missing, file / "x", dangling)] == [True, True] + [False] * 3
+    assert [is_directory(path) for path in (tmp_path, file, missing, file / "x")] == [True, False, False, False]
+    assert [exists(path) for path in (file, missing, file / "x", dangling, loop)] == [True, False, False, True, True]
+    for path, number in ((loop / "x", errno.ELOOP), (tmp_path / ("x" * 300), errno.ENAMETOOLONG)):
+        for look in (is_there, is_directory, exists):
+            with pytest.raises(OSError, match=r"x") as caught:
+                look(path)
+            assert caught.value.errno == number
 
 
 def test_what_may_be_deleted_holds_nothing_of_others(tmp_path: Path) -> None:

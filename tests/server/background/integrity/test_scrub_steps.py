@@ -126,6 +126,27 @@ def test_a_process_that_cannot_work_is_no_damage(tmp_path: Path) -> None:
     in_loop(body())
 
 
+def test_tables_that_cannot_be_looked_at_are_not_called_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Process.failure = WorkerError("it cannot open the tables")
+    stat = os.stat
+
+    def failing(path: Any, **how: Any) -> os.stat_result:
+        if str(path).endswith(DATA_NAME):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return stat(path, **how)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", failing)
+            rows, _ = await scrub_tables(ticks, replaced=False)
+        assert rows is None
+        assert ticks.server.scrub._status.damage == {}
+        ticks.close()
+
+    in_loop(body())
+
+
 def damage_log(ticks: Ticks) -> str:
     """Write something, and make its bytes in the log wrong; -> the file's name."""
     (path,) = [path for path in ticks.files.paths() if ".incr." in path.name]
