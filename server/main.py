@@ -35,6 +35,7 @@ from riverbed.server.start_errors import explained
 from riverbed.server.tls.contexts import TlsSettingsError, new_contexts
 from riverbed.server.version import IS_COMPILED, PYTHON_VERSION, REDIS_VERSION, VERSION
 from riverbed.store import wire
+from riverbed.store.disk.locks.remote import remote_type
 from riverbed.store.disk.standard_descriptors import fill_standard_descriptors
 from riverbed.store.errors import StoreError
 
@@ -73,6 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.info("without the native module, which a C compiler would have built: requests are read more slowly")
     for line in config.ignored:
         log.warning("%s: %s is ignored: %s", line.place, line.name, line.reason)
+    if (kind := remote_type(config.dir)) is not None:
+        log.warning(
+            "%s is on %s, a file system of another machine: LMDB, which holds the tables, is not safe there, and a "
+            "server that a second machine starts on it may not be noticed; use a local disk",
+            config.dir,
+            kind,
+        )
     try:
         allow_descriptors(config)
     except TooFewDescriptorsError as error:

@@ -455,6 +455,24 @@ def test_log_level_changes_while_it_runs(start_riverbed: StartRiverbed) -> None:
     assert "stopped" in server.log_text()
 
 
+@pytest.mark.parametrize("kind", ["nfs4", None])
+def test_a_start_on_a_file_system_of_another_machine_is_warned_of(tmp_path: Path, kind: str | None) -> None:
+    program = (
+        "import sys\n"
+        "from riverbed.server import main\n"
+        f"main.remote_type = lambda path: {kind!r}\n"
+        "main.run = lambda config: 0\n"
+        "sys.exit(main.main())\n"
+    )
+    command = [sys.executable, "-c", program, "--dir", str(tmp_path)]
+    environment = os.environ | {"PYTHONPATH": str(IMPORTED_FROM)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert "data in" in done.stdout + done.stderr
+    warning = f"{tmp_path} is on nfs4, a file system of another machine"
+    assert (warning in done.stdout + done.stderr) is (kind is not None)
+
+
 def test_maxclients_gives_way_to_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1000))

@@ -1,7 +1,8 @@
 """Asks the kernel whether any other descriptor has a file open, by a lease that is given back at once.
 
 On Linux the kernel refuses a read lease on a file that is open for writing anywhere, and a write lease on a file that
-is open anywhere else.  Other systems, and some file systems, have no leases.
+is open anywhere else.  Other systems, and some file systems, have no leases.  Those of other machines refuse them for
+reasons of their own, see `remote.py`.
 """
 
 from __future__ import annotations

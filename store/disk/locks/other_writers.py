@@ -2,7 +2,8 @@
 
 The lock on a data directory keeps two of our servers apart, but a Redis does not know it.  The kernel tells whether any
 process writes the file (`leases.py`).  Only then does this module search the descriptors of all processes for the name
-of the writer.  Where there are no leases it finds no process.
+of the writer.  Where there are no leases it finds no process.  On a file system of another machine a lease that is
+refused says nothing (`remote.py`), and only a process of this machine whose descriptor is found counts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.locks.leases import Others, other_writers
+from riverbed.store.disk.locks.remote import remote_type
 from riverbed.store.disk.real_files import open_file
 
 _PROC: Final = Path("/proc")
@@ -32,7 +34,7 @@ def writer_of(path: Path) -> str | None:
     deadline = time.monotonic() + _PATIENCE_S
     while _is_being_written(path):
         if time.monotonic() > deadline:
-            return next(_writers(path), "another process")
+            return next(_writers(path), "another process" if remote_type(path) is None else None)
         time.sleep(_WAIT_S)
     return None
 
