@@ -6,6 +6,10 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+# Of an authority.  Python from 3.13 on believes none without it, and no certificate without the key of its issuer.
+_USAGE: Final = "keyUsage=critical,keyCertSign,cRLSign"
 
 
 def _openssl(*words: str | Path) -> None:
@@ -32,13 +36,13 @@ class Authority:
         self.cert = directory / f"{name}.crt"
         self._key = directory / f"{name}.key"
         words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "30"]
-        _openssl(*words, "-subj", f"/CN=Authority {name}", "-keyout", self._key, "-out", self.cert)
+        _openssl(*words, "-subj", f"/CN=Authority {name}", "-addext", _USAGE, "-keyout", self._key, "-out", self.cert)
 
     def issue(self, name: str, *, password: str = "") -> Pair:
         """A certificate for this machine, for servers and clients alike; `password` encrypts its key."""
         pair = Pair(self.directory / f"{name}.crt", self.directory / f"{name}.key")
         request, extensions = self.directory / f"{name}.csr", self.directory / f"{name}.ext"
-        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        extensions.write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
         hidden = ["-passout", f"pass:{password}"] if password else ["-nodes"]
         words = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", *hidden]
         _openssl(*words, "-subj", f"/CN={name}", "-keyout", pair.key, "-out", request)

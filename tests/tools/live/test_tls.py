@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from riverbed.tools.spark.errors import OptionError
 from riverbed.tools.spark.writing.options import write_options
 from riverbed.tools.spark.writing.server import Connection
 from tests.support.certificates import Authority, Certificates
+from tests.support.documents import blocks_of
+from tests.support.servers import ROOT
 from tests.support.tls import Start
 
 
@@ -41,6 +44,17 @@ def test_every_tool_that_speaks_to_a_server_speaks_tls(
     assert run("import", f"rediss://{target}", f"rediss://localhost:{second.port}", *options).exit_code == 0
     with second.client() as client:
         assert client.ask("XLEN", "s") == b":1\r\n"
+
+
+def test_the_certificates_of_the_guide_are_believed_where_python_is_strict(tmp_path: Path) -> None:
+    """`ssl.create_default_context` sets VERIFY_X509_STRICT from Python 3.13 on."""
+    [script] = [block.text for block in blocks_of((ROOT / "docs/tls.md").read_text()) if "openssl req" in block.text]
+    subprocess.run(["bash", "-ec", script.partition("cd ..")[0]], cwd=tmp_path, check=True, timeout=60)
+    made = tmp_path / "tls"
+    for name, purpose in (("server", "sslserver"), ("client", "sslclient")):
+        words = ["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", made / "ca.crt"]
+        done = subprocess.run([*words, made / f"{name}.crt"], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_server_that_is_not_known_is_not_believed(
