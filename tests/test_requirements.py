@@ -51,6 +51,13 @@ def test_every_dependency_is_locked_to_a_version_that_pyproject_allows(name: str
         assert wanted.specifier.contains(pin.version), line
 
 
+def test_no_duckdb_is_allowed_that_lacks_what_is_called() -> None:
+    """`to_arrow_reader`, in `tools/arrow.py`, is new in 1.5."""
+    wanted = [Requirement(line) for lines in EXTRAS.values() for line in lines if line.startswith("duckdb")]
+    assert wanted
+    assert [str(one) for one in wanted if one.specifier.contains("1.4.4")] == []
+
+
 @pytest.mark.parametrize(("narrow", "wide"), [("run", "test"), ("test", "bench")])
 def test_the_wider_file_locks_the_same_versions(narrow: str, wide: str) -> None:
     few, many = locked(narrow), locked(wide)
