@@ -8,6 +8,8 @@ Without a C compiler the installation is complete all the same: `store/wire` has
 the other modules are interpreted.  RIVERBED_COMPILE in the environment is about mypyc: 0 forbids it, 1 demands it,
 `auto`, the default, compiles when mypy and a C compiler are there.
 
+A Python without the global lock (3.13t) has no limited API, and neither module is made for it: all is interpreted.
+
 An editable installation is never compiled: extension modules beside the sources would hide later changes of these.
 """
 
@@ -103,7 +105,10 @@ NATIVE = Extension(
     extra_compile_args=["-Werror=implicit-function-declaration"],
 )
 
-if can_compile():
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    sys.stderr.write("riverbed will be interpreted: its native module needs the global lock, which this Python lacks\n")
+    setup()
+elif can_compile():
     setup(ext_modules=[NATIVE, *compiled_modules()], options={"build": {"build_base": COMPILED_BUILD}})
 else:
     setup(ext_modules=[NATIVE], options={"bdist_wheel": {"py_limited_api": "cp311"}})

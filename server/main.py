@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"dir: {config.dir} is a link to {os.readlink(config.dir)}, which is not there")
     log.info("riverbed-server %s, pid %d, data in %s", VERSION, os.getpid(), config.dir)
     if not wire.IS_NATIVE:
-        log.info("without the native module, which a C compiler would have built: requests are read more slowly")
+        lack = "needs the global lock, which this Python lacks" if _lacks_lock() else "a C compiler would have built"
+        log.info("without the native module, which %s: requests are read more slowly", lack)
     for line in config.ignored:
         log.warning("%s: %s is ignored: %s", line.place, line.name, line.reason)
     if (kind := remote_type(config.dir)) is not None:
@@ -88,6 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _calm_garbage_collection()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
     return run(config)
+
+
+def _lacks_lock() -> bool:
+    """Whether this Python is a free-threaded one, for which no native module is built."""
+    import sysconfig  # slow to load
+
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def _lacks_parent(directory: Path) -> bool:

@@ -260,6 +260,26 @@ def test_an_installation_without_a_compiler_has_the_reference(foreign: Path, tmp
     assert "without the native module" in run([environment.program("riverbed-server"), "--version"], foreign)
 
 
+def test_a_python_without_the_global_lock_gets_the_reference(tmp_path: Path) -> None:
+    """It has no limited API: setuptools refuses to build for one."""
+    program = (
+        "import runpy, sysconfig\n"
+        "ask, asked = sysconfig.get_config_var, sysconfig.get_config_vars\n"
+        "sysconfig.get_config_var = lambda name: 1 if name == 'Py_GIL_DISABLED' else ask(name)\n"
+        "sysconfig.get_config_vars = lambda *names: [sysconfig.get_config_var(one) for one in names] or asked()\n"
+        "runpy.run_path('setup.py', run_name='__main__')\n"
+    )
+    source = copy_source(tmp_path / "source")
+    command = [sys.executable, "-c", program, "-q", "bdist_wheel", "--dist-dir", tmp_path / "wheels"]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "riverbed will be interpreted: its native module needs the global lock" in done.stderr
+    [wheel] = (tmp_path / "wheels").glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if name.endswith(".so")] == []
+
+
 # -- compiled modules ------------------------------------------------------------------------------------------------
 
 
