@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import sys
 from pathlib import Path
 from typing import Protocol
 
-from riverbed.store.disk.real_files import is_there, make_directory, naming, open_file
+from riverbed.store.disk.real_files import is_there, make_directory, naming, open_file, sync_whole
 from riverbed.store.disk.removal import close_file
 
 
@@ -93,9 +92,8 @@ class Files(Protocol):
 
 def _sync(fd: int, /) -> None:
     try:
-        # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC is what survives a power cut.
         if sys.platform == "darwin":
-            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+            sync_whole(fd)
         else:
             os.fdatasync(fd)
     except OSError as error:
@@ -203,7 +201,7 @@ class OsFiles:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with naming(path):
-                os.fsync(fd)
+                sync_whole(fd)
         finally:
             os.close(fd)
 

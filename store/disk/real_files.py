@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
+import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
@@ -147,6 +149,21 @@ def read_named_file(path: Path, most_bytes: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(_only_file(fd, path), "rb") as file:
         return file.read(most_bytes)
+
+
+def sync_whole(fd: int) -> None:
+    """Make a file or a directory durable, with all that the system knows of it.  Raises OSError."""
+    # On macOS fsync() stops at the drive's own cache; F_FULLFSYNC, which not all file systems know, is what survives a
+    # power cut.
+    if sys.platform == "darwin":
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                raise
+        else:
+            return
+    os.fsync(fd)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.disk.real_files import is_there, naming, open_file, read_file
+from riverbed.store.disk.real_files import is_there, naming, open_file, read_file, sync_whole
 from riverbed.store.errors import StoreError
 
 MARK_NAME: Final = "in-use"
@@ -141,13 +141,13 @@ def resolve_doubt(state: Path) -> WentBack | None:
         went_back = _go_back(data, fd) if may_be_cut else None
         try:
             # after a kill: the newer commit becomes durable before the next one overwrites the older
-            os.fsync(fd)
+            sync_whole(fd)
         except OSError:
             if may_be_cut:
                 raise
             # the next sync would succeed although the pages of the newer commit are lost
             went_back = _go_back(data, fd)
-            os.fsync(fd)
+            sync_whole(fd)
     return went_back
 
 
@@ -164,7 +164,7 @@ class WentBack(NamedTuple):
         with self.data.open("r+b") as file:
             if os.pread(file.fileno(), len(self.written), self.at) == self.written:
                 os.pwrite(file.fileno(), self.found, self.at)
-                os.fsync(file.fileno())
+                sync_whole(file.fileno())
 
 
 def has_magic(data: Path) -> bool:
@@ -219,13 +219,13 @@ def _write_new_mark(state: Path, text: str) -> None:
     with naming(path), open(fd, "w") as file:
         file.write(text)
         file.flush()
-        os.fsync(fd)
+        sync_whole(fd)
 
 
 def _sync(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with naming(directory):
-            os.fsync(fd)
+            sync_whole(fd)
     finally:
         os.close(fd)

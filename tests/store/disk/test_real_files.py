@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.real_files import is_directory, is_there, require_only
 from riverbed.store.errors import UnsafeFileError
+from riverbed.store.tables.data_file.power_loss import end_use
 
 
 def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> None:
@@ -25,6 +29,39 @@ def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> No
             with pytest.raises(OSError, match=r"x") as caught:
                 look(path)
             assert caught.value.errno == number
+
+
+def test_on_macos_a_sync_goes_through_the_cache_of_the_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fsync` does not there.  A file system that does not know F_FULLFSYNC gets what it knows."""
+    answer = 0
+    full: list[int] = []
+    plain: list[int] = []
+
+    def control(fd: int, operation: int) -> int:
+        assert operation == 51
+        full.append(fd)
+        if answer:
+            raise OSError(answer, os.strerror(answer))
+        return 0
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", control)
+    monkeypatch.setattr(os, "fsync", plain.append)
+    (tmp_path / "file").touch()
+    fd = OsFiles().open_update(tmp_path / "file")
+    for sync in (partial(OsFiles().sync, fd), partial(OsFiles().sync_directory, tmp_path), partial(end_use, tmp_path)):
+        for answer in (0, errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+            full.clear()
+            plain.clear()
+            sync()
+            assert (len(full), len(plain)) == (1, int(answer != 0))
+        answer = errno.EIO
+        plain.clear()
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            sync()
+        assert plain == [], "a sync that is tried again succeeds though pages are lost"
+    OsFiles().close(fd)
 
 
 def test_what_may_be_deleted_holds_nothing_of_others(tmp_path: Path) -> None:
