@@ -59,9 +59,21 @@ def _reachable_clients(wanted: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= descriptors:
         return wanted
-    reachable = descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
-    except (OSError, ValueError):  # macOS allows less than it says
-        reachable = soft
+    _raise_limit(soft, descriptors if hard == resource.RLIM_INFINITY else min(descriptors, hard), hard)
+    reachable, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(wanted, max(0, reachable - RESERVED_DESCRIPTORS))
+
+
+def _raise_limit(allowed: int, most: int, hard: int) -> None:
+    """Raise the limit of open files from `allowed` to `most`, or as far as the system lets us.
+
+    macOS allows less than it says.
+    """
+    attempt = most
+    while allowed < most:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (attempt, hard))
+            allowed = attempt
+        except (OSError, ValueError):
+            most = attempt - 1
+        attempt = (allowed + most + 1) // 2

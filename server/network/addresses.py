@@ -16,6 +16,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 _EVERYWHERE: Final = {"*": "0.0.0.0", "::*": "::"}
 # That the machine lacks an address, not that another program has the port.
 _NOT_HERE: Final = {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.ENOPROTOOPT}
-_MAX_UNIX_PATH_BYTES: Final = 107  # sun_path of sockaddr_un, without its NUL
+# sun_path of sockaddr_un, without its NUL
+_MAX_UNIX_PATH_BYTES: Final = 107 if sys.platform == "linux" else 103
 
 
 class Addresses:

@@ -475,7 +475,7 @@ def test_a_start_on_a_file_system_of_another_machine_is_warned_of(tmp_path: Path
 
 def test_maxclients_gives_way_to_the_limit_of_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 1000))
+    monkeypatch.setattr(resource, "getrlimit", lambda which: [(256, 1000), *asked][-1])
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: asked.append(limits))
     config = Config()
     allow_descriptors(config)
@@ -486,6 +486,26 @@ def test_maxclients_gives_way_to_the_limit_of_open_files(monkeypatch: pytest.Mon
     allow_descriptors(config)
     assert asked == [(1000, 1000)], "files of replies may have what clients do not need"
     assert config.maxclients == 300
+
+
+@pytest.mark.parametrize("most", [256, 257, 10_000, 10_240, 11_055, 11_056])
+def test_the_limit_of_open_files_is_raised_as_far_as_the_system_does(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS says that there is no limit, and refuses what is beyond its own."""
+    now = [256]
+
+    def set_limit(which: int, limits: tuple[int, int]) -> None:
+        if limits[0] > most:
+            raise ValueError("current limit exceeds maximum limit")
+        now[0] = limits[0]
+
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (now[0], resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", set_limit)
+    config = Config()
+    allow_descriptors(config)
+    assert now == [most]
+    assert config.maxclients == min(10_000, most - 32)
 
 
 @pytest.mark.parametrize("limit", [20, 32, 33])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import runpy
 import socket
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from riverbed.server.network import addresses as places
 from riverbed.server.network.addresses import accept, bind
 
 HERE = "127.0.0.1"
@@ -50,3 +53,12 @@ def test_of_two_that_were_bound_to_one_port_the_second_cannot_accept() -> None:
         with pytest.raises(OSError, match=f"{HERE}:{port}") as caught:
             accept(second, 100)
     assert caught.value.errno == errno.EADDRINUSE
+
+
+@pytest.mark.parametrize(("platform", "most"), [("linux", 107), ("darwin", 103)])
+def test_the_path_of_a_socket_is_as_long_as_the_system_takes(
+    platform: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert places.__file__ is not None
+    monkeypatch.setattr(sys, "platform", platform)
+    assert runpy.run_path(places.__file__)["_MAX_UNIX_PATH_BYTES"] == most
