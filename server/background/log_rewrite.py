@@ -168,10 +168,13 @@ class Rewriting:
         try:
             base, before = await self._rewrite(path)
         finally:
-            with contextlib.suppress(OSError):
-                if is_there(path):
-                    await self._tasks.in_thread("deleting an unfinished log", self._unlink, [path], expected=(OSError,))
-            self._task = None
+            try:
+                with contextlib.suppress(OSError):
+                    if is_there(path):
+                        what = "deleting an unfinished log"
+                        await self._tasks.in_thread(what, self._unlink, [path], expected=(OSError,))
+            finally:
+                self._task = None  # also where no thread can be started
         status = self.status
         status.end(self._monotonic(), ok=True)
         status.grown_from = self._engine.log.size_bytes

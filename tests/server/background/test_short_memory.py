@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,30 @@ def test_a_rewrite_waits_for_no_tick_of_a_server_that_stops(tmp_path: Path) -> N
             await asyncio.wait_for(waiting, 60)
         ticks.engine.txn.log.clear()
         ticks.close(save=False)
+
+    in_loop(body())
+
+
+def test_a_rewrite_whose_file_cannot_be_deleted_is_followed_by_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leave_a_file(path: Path) -> None:
+        os.makedirs(path.parent, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT))
+        raise RewriteError("the process has ended")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        rewriting = ticks.server.rewriting
+        with monkeypatch.context() as patch:
+            patch.setattr(rewriting, "_rewrite", leave_a_file)
+            patch.setattr(rewriting._tasks, "in_thread", once(rewriting._tasks.in_thread, RuntimeError))
+            with pytest.raises(RewriteError):
+                await rewriting.start()
+        assert not rewriting.in_progress
+        await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
+        await rewriting.stop()
+        ticks.close()
 
     in_loop(body())
 
