@@ -212,8 +212,6 @@ class Session:
     def authenticate(self, on: bool) -> None:
         """Allow the client everything from now on, or only what is allowed before AUTH."""
         self.authenticated = on
-        if on:  # RESET must not make the next guess cheap
-            self.failed_auths = 0
         self.input.authenticated = on
         self.account.trust(on)
         self.peer.read_small_pieces(self.account.pool.is_pressed)

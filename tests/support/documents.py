@@ -39,12 +39,7 @@ _CLI_PROMPT: Final = re.compile(r"^127\.0\.0\.1:\d+> ?(.*)$")
 _TIME_TAKEN: Final = re.compile(r"^\(\d+\.\d\ds\)$")
 _ID: Final = re.compile(r"\b\d{13}-\d+\b")
 _STARTS_SERVER: Final = re.compile(r"--port (\d+).*&\s*$", re.MULTILINE)
-# A Spark that starts quickly and is used for a second.
-_SPARK: Final = """
-spark.ui.enabled false
-spark.driver.extraJavaOptions -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
-spark.sql.shuffle.partitions 2
-"""
+_SPARK: Final = "-Dspark.ui.enabled=false -Dspark.sql.shuffle.partitions=2"
 # Runs each script that comes as a line of JSON in the same namespace; replies with what it has printed.
 _INTERPRETER: Final = """
 import contextlib, io, json, sys, traceback
@@ -110,11 +105,13 @@ def _plain(text: str) -> str:
 
 
 class Page:
-    """Runs the blocks of one page in an empty directory, beside a server."""
+    """Runs the blocks of one page in an empty directory, beside a server; `java_options` and `python` are for Spark."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, name: str, directory: Path, java_options: str = "", python: Path = Path(sys.executable)) -> None:
         self._name = name
         self._directory = directory
+        self._java_options = f"{_SPARK} {java_options}"
+        self._python = python
         self._groups: list[subprocess.Popen[bytes] | subprocess.Popen[str]] = []
         self._interpreter: subprocess.Popen[str] | None = None
 
@@ -131,9 +128,6 @@ class Page:
         self._shim(programs, "make", f'"$REAL" --no-print-directory --dry-run -C {ROOT} "$@"')
         temporary = self._directory.parent / "temporary"
         temporary.mkdir()
-        settings = temporary / "spark"
-        settings.mkdir()
-        (settings / "spark-defaults.conf").write_text(_SPARK)
         self._environment = {
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",
@@ -141,9 +135,10 @@ class Page:
             "TMPDIR": str(temporary),
             "COLUMNS": "80",
             "LC_ALL": "C.UTF-8",
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(self._python),
             "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_CONF_DIR": str(settings),
+            "SPARK_CONF_DIR": str(temporary / "none"),  # one that is there would be a place of classes as well
+            "SPARK_SUBMIT_OPTS": self._java_options,
         }
         return self
 

@@ -22,9 +22,11 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_the_commands_of_a_page_run_and_print_what_it_shows(path: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_run_and_print_what_it_shows(
+    path: Path, tmp_path: Path, java_options: str, spark_python: Path
+) -> None:
     blocks = blocks_of(path.read_text())
-    with Page(name_of(path), tmp_path / "page") as page:
+    with Page(name_of(path), tmp_path / "page", java_options, spark_python) as page:
         page.run(blocks)
 
 

@@ -216,14 +216,13 @@ def test_every_tool_works(installed: Environment, foreign: Path, data: Path, tmp
 
 
 @pytest.mark.spark
-def test_spark_reads(installed: Environment, foreign: Path, data: Path, tmp_path: Path) -> None:
+def test_spark_reads(installed: Environment, foreign: Path, data: Path, tmp_path: Path, java_options: str) -> None:
     program = """
 import os, sys
 from pyspark.sql import SparkSession
 session = (
     SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.memory", "512m")
-    .config("spark.driver.host", "127.0.0.1").config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-    .getOrCreate()
+    .config("spark.driver.host", "127.0.0.1").getOrCreate()
 )
 print("entries:", session.read.format("riverbed").load(sys.argv[1]).count())
 session.stop()
@@ -231,14 +230,14 @@ session.stop()
     snapshot = tmp_path / "snapshot"
     run([installed.program("riverbed"), "snapshot", data, snapshot], foreign)
     (foreign / "job.py").write_text(program)
-    assert "entries: 100" in run([installed.python, "job.py", snapshot], foreign, PYSPARK_PYTHON=installed.python)
+    variables = {"PYSPARK_PYTHON": installed.python, "SPARK_SUBMIT_OPTS": java_options}
+    assert "entries: 100" in run([installed.python, "job.py", snapshot], foreign, **variables)
 
 
 @pytest.mark.spark
-def test_a_job_of_spark_runs(installed: Environment, foreign: Path, data: Path) -> None:
-    brief = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # nothing runs long enough to be compiled well
+def test_a_job_of_spark_runs(installed: Environment, foreign: Path, data: Path, java_options: str) -> None:
     command = [installed.program("riverbed"), "spark", "rates", data, "--json"]
-    report = json.loads(run(command, foreign, SPARK_SUBMIT_OPTS=brief))
+    report = json.loads(run(command, foreign, SPARK_SUBMIT_OPTS=java_options))
     assert report["entries"] == 100
 
 

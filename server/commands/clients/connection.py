@@ -79,6 +79,7 @@ def auth(request: Request) -> Reply:
         return _refuse_password(request, name)
     request.session.be(user)
     request.session.authenticate(True)
+    request.session.failed_auths = 0
     return OK
 
 
@@ -153,7 +154,9 @@ def _greet(request: Request) -> Work:
         raise CommandError(HELLO_NEEDS_AUTH)
     session.resp = resp
     session.be(user)
-    request.session.authenticate(True)
+    session.authenticate(True)
+    if login is not None:
+        session.failed_auths = 0
     if name is not None:
         session.names.set_client(name)
     return {

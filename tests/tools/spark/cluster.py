@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +19,6 @@ import pyspark
 from tests.support.servers import free_port
 
 SPARK_HOME: Final = Path(pyspark.__file__).parent
-_CHEAP_JVM: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
 _START_S: Final = 120.0
 
 
@@ -29,10 +27,12 @@ class ClusterError(AssertionError):
 
 
 class Cluster:
-    """A master and `workers` workers of one core each; stopped, and waited for, at the end."""
+    """A master and `workers` workers of one core each, of such Java and Python; stopped and waited for at the end."""
 
-    def __init__(self, directory: Path, workers: int = 2) -> None:
+    def __init__(self, directory: Path, java_options: str, python: Path, workers: int = 2) -> None:
         self.directory = directory
+        self._python = python
+        self._java_options = f"{java_options} -Xss512k"
         self.work = [directory / f"worker-{number}" for number in range(workers)]
         self._port = free_port()
         self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
@@ -74,9 +74,9 @@ class Cluster:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "200m",
-            "SPARK_DAEMON_JAVA_OPTS": _CHEAP_JVM,
-            "SPARK_CONF_DIR": str(self.directory),
-            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_DAEMON_JAVA_OPTS": self._java_options,
+            "SPARK_CONF_DIR": str(self.directory / "none"),  # one that is there would be a place of classes as well
+            "PYSPARK_PYTHON": str(self._python),
             "TMPDIR": str(place / "tmp"),
         }
 
@@ -129,12 +129,12 @@ class Cluster:
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": _CHEAP_JVM,
+            "spark.executor.extraJavaOptions": self._java_options,
             "spark.sql.shuffle.partitions": "2",
             "spark.log.level": "WARN",
         }
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.url, "--driver-memory", "512m"]
-        command += ["--driver-java-options", _CHEAP_JVM, "--py-files", str(packages)]
+        command += ["--driver-java-options", self._java_options, "--py-files", str(packages)]
         command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         command += [str(program), *map(str, words)]
         with (self.directory / "driver.log").open("wb") as log:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.quick_spark import quick_java, quick_python
 from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer
 
 # Of the package, which is the folder: tests that follow in the same process must not find these settings.
@@ -24,11 +24,12 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package")
-def spark(temporary: None) -> Iterator[SparkSession]:
+def spark(temporary: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One Spark for all tests: starting it takes longer than most of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("SPARK_SUBMIT_OPTS", quick_java(tmp_path_factory))
+        patch.setenv("PYSPARK_PYTHON", str(quick_python(tmp_path_factory)))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(IMPORTED_FROM)]))
         session = start_spark()
         yield session
@@ -49,8 +50,6 @@ def start_spark() -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # Half of the time would go into code that is compiled well and used for a second.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.python.filterPushdown.enabled", "true")

@@ -39,7 +39,9 @@ print([(source.name(), importlib.import_module(source.__module__).__file__) for 
     assert done.stdout.strip() == str([("riverbed", str(installed.site / "pyspark_riverbed" / "__init__.py"))])
 
 
-def test_a_cluster_reads_and_writes_with_what_it_was_given(wheel: Path, installed: Environment, tmp_path: Path) -> None:
+def test_a_cluster_reads_and_writes_with_what_it_was_given(
+    wheel: Path, installed: Environment, tmp_path: Path, java_options: str, spark_python: Path
+) -> None:
     packages = tmp_path / "riverbed.zip"
     shutil.copy(wheel, packages)
     assert "pyspark_riverbed/__init__.py" in zipfile.ZipFile(packages).namelist()
@@ -52,7 +54,7 @@ def test_a_cluster_reads_and_writes_with_what_it_was_given(wheel: Path, installe
 
     with (
         RiverbedServer(tmp_path / "server", tmp_path, {"appendfsync": "no"}) as server,
-        Cluster(tmp_path / "cluster") as cluster,
+        Cluster(tmp_path / "cluster", java_options, spark_python) as cluster,
     ):
         printed = cluster.submit(
             PROGRAM,

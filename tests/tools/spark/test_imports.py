@@ -29,3 +29,8 @@ def test_a_plan_imports_neither_the_reading_of_rows_nor_the_checks_of_a_store() 
         "riverbed.tools.columns.fetch",
         "riverbed.tools.spark.reading.entries",
     }
+
+
+def test_a_task_that_writes_imports_no_commands_of_a_server() -> None:
+    found = modules_of("riverbed.tools.spark.writing.writer")
+    assert not found & {"riverbed.server.commands", "riverbed.tools.loading.sinks"}

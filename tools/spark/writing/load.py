@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import hiredis
 import lmdb
@@ -28,10 +28,12 @@ from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.ids import id_text
 from riverbed.tools.console.console import Failure
-from riverbed.tools.loading.sinks import DirectorySink
 from riverbed.tools.offline.newdirectory import LOADING_MARK, left_over, new_directory, refuse_existing
 from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.writing.rows import Entry
+
+if TYPE_CHECKING:
+    from riverbed.tools.loading.sinks import DirectorySink
 
 _READ_BYTES: Final = 1 << 20
 
@@ -89,6 +91,8 @@ class BulkLoad:
 
     def finish(self, parts: list[Part]) -> None:
         """On the driver: make the store.  Raises SourceError; the target does not exist then."""
+        from riverbed.tools.loading.sinks import DirectorySink  # imports a server's commands: no task needs them
+
         try:
             with new_directory(self.target) as partial, contextlib.closing(DirectorySink(partial, self.db)) as sink:
                 _fill(sink, self._entries(parts))

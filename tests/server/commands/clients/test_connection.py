@@ -353,3 +353,22 @@ def test_a_stranger_whose_password_was_wrong_keeps_none_of_its_words(tmp_path: P
         ticks.close()
 
     in_loop(body())
+
+
+@pytest.mark.parametrize("between", ["RESET", "HELLO 3"])
+def test_only_the_right_password_makes_the_next_wrong_one_cheap_again(tmp_path: Path, between: str) -> None:
+    """`default` needs none here: RESET and HELLO let the client be it without a word."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "ACL SETUSER admin on >right +@all")
+        for _ in range(3):
+            await ticks.ask(client, "MULTI", "AUTH admin wrong", "EXEC", between)
+            ticks.clock.now_ms += 10_000
+        assert client.session.failed_auths == 3
+        await ticks.ask(client, "AUTH admin right")
+        assert client.session.failed_auths == 0
+        ticks.close()
+
+    in_loop(body())

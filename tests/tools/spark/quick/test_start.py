@@ -12,6 +12,7 @@ import pytest
 from riverbed.tools.spark.quick.start import start_quickly, use_archive_there
 from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import CACHE_BYTES
+from tests.support.quick_spark import cache_of_run
 from tests.support.servers import IMPORTED_FROM, ROOT
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"
@@ -42,10 +43,11 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_java_takes_the_classes_of_spark_from_an_archive_that_is_made_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(_OPTIONS, "-XX:TieredStopAtLevel=1")  # nothing runs long enough to be compiled well
-    cache = tmp_path / 'my "own" cache'
+    cache = cache_of_run(tmp_path_factory)  # other tests use it
+    assert not cache.exists() and '"' in cache.name
     made = []
     for number in range(2):
         log = tmp_path / f"classes-{number}"
