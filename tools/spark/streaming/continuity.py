@@ -9,6 +9,8 @@ number, and one entry.
 
 A trim removes the oldest entries and does not record how many.  XDEL records its greatest ID (`max_deleted_id`) and
 leaves holes.  A hole is not a loss, as a client deleted that entry on purpose; every other missing entry is a loss.
+Holes that were there when the stream was read are no entries that it had to read: only newer ones explain what is
+missing.  Their number is noted, and may count for less than it was once nodes with such holes are gone.
 
 A store is recognized by its id, which stays the same as long as its streams continue: after restarts, on replicas, in
 restored stores.  A store with another id counts as the same when it has an entry that was read, as after
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 import xxhash
 
@@ -40,9 +43,11 @@ def replids_of(reader: TableReader) -> ReplicationIds | None:
 
 def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_new: bool = False) -> Progress:
     """The progress of a stream that was read up to `end`."""
-    row = stream.row
-    seen = row.entries_added - EntryCounts(reader, row).after(end)
-    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, numbering_of(reader))
+    row, counts, holes = stream.row, EntryCounts(reader, stream.row), 0
+    if row.max_deleted_id > end and (first_unread := next(counts.ids(StreamID(end + 1)), None)) is not None:
+        holes = _holes(counts, row, first_unread)
+    seen = row.entries_added - counts.after(end)
+    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, numbering_of(reader), holes)
 
 
 def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, StreamHere]) -> str | None:
@@ -96,11 +101,16 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
             f"one's entries behind that are lost; failOnDataLoss=false reads the new one from its beginning"
         )
     missing = _missing(stream.row, at)
-    if missing > 0 and missing > _holes(reader, stream.row, at.last_id):
+    if missing > 0 and missing > _new_holes(reader, stream.row, at):
         first = id_text(stream.row.first_id).decode() if stream.row.length else "its end"
         return (
             f"stream {stream.key_text} was trimmed up to {first}, and was read up to {read} by then: {missing} entries "
             f"are gone; failOnDataLoss=false goes on with the rest"
+        )
+    if (late_id := _added_late(reader, stream.row, at)) is not None:
+        return (
+            f"stream {stream.key_text} was read up to {read}, and has entries below that since XSETID set its last ID "
+            f"back, from {id_text(late_id).decode()} on; failOnDataLoss=false goes on without them"
         )
     return None
 
@@ -159,18 +169,27 @@ def _missing(row: StreamRow, at: Progress) -> int:
     return row.entries_added - at.seen - row.length
 
 
-def _holes(reader: TableReader, row: StreamRow, read_id: StreamID) -> int:
-    """How many entries after `read_id` were surely deleted one by one: those in nodes no trim has reached, or one."""
-    if row.max_deleted_id <= read_id:
+def _added_late(reader: TableReader, row: StreamRow, at: Progress) -> StreamID | None:
+    """The first entry below `at` that was not there when the stream was read up to it; None when there is none."""
+    if at.number is None:
+        return None  # an older version noted neither this nor the mark
+    first = StreamID(1) if at.mark is None else StreamID(at.mark.entry_id + 1)
+    return next(EntryCounts(reader, row).ids(first, at.last_id), None) if first <= at.last_id else None
+
+
+def _new_holes(reader: TableReader, row: StreamRow, at: Progress) -> int:
+    """How many entries were surely deleted one by one since the stream was read up to `at`, or one."""
+    if row.max_deleted_id <= at.last_id:
         return 0
-    if not row.length:
-        return 1
-    holes = 0
-    for run in EntryCounts(reader, row).runs(row.first_id):
-        if run.first_id > row.max_deleted_id:
-            break
-        holes += run.dead
+    holes = _holes(EntryCounts(reader, row), row, row.first_id)
+    if at.numbering == numbering_of(reader):  # tables that were made again have other nodes
+        holes -= at.holes
     return max(holes, 1)
+
+
+def _holes(counts: EntryCounts, row: StreamRow, first: StreamID) -> int:
+    """How many entries after `first`, which is there, were deleted one by one: those in nodes that begin there."""
+    return sum(run.dead for run in takewhile(lambda run: run.first_id <= row.max_deleted_id, counts.runs(first)))
 
 
 def _mark(reader: TableReader, row: StreamRow, end: StreamID) -> Mark | None:

@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import redis
@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from riverbed.store.snapshot.restore import restore_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.spark.errors import DataLossError, SourceError
+from riverbed.tools.spark.reading import locations
 from riverbed.tools.spark.reading.locations import open_place
 from riverbed.tools.spark.reading.options import Table, read_options
 from riverbed.tools.spark.reading.schemas import default_schema
@@ -85,6 +86,24 @@ def start_another(tmp_path: Path) -> Iterator[StartAnother]:
             return servers.enter_context(RiverbedServer(place, tmp_path, {"appendfsync": "no"}))
 
         yield start
+
+
+def made_again(server: RiverbedServer, client: redis.Redis) -> redis.Redis:
+    """A client of the server after its log was rewritten, and its tables were made again of that."""
+    client.bgrewriteaof()
+    while client.info("persistence")["aof_rewrite_in_progress"]:
+        time.sleep(0.01)
+    server.stop()
+    for path in (server.directory / "state").iterdir():
+        path.unlink()
+    server.start()
+    return redis.Redis(port=server.port)
+
+
+def shut_places() -> None:
+    """Close what this process has open, so that a store may run in it."""
+    while locations._open_tables:
+        locations._open_tables.popitem()[1][1].close()
 
 
 def add(client: redis.Redis, key: str, first: int, end: int) -> list[Any]:
@@ -209,6 +228,99 @@ def test_snapshots_of_two_stores_in_a_folder_are_told(tmp_path: Path, is_trimmed
         query.batch()
 
 
+def numbered(directory: Path, numbers: Sequence[int], *commands: str) -> None:
+    """Add entries N-0 of field n to stream s, in nodes of two, and then run commands."""
+    product = Product(directory, HandClock(), node_max_entries=2)
+    for number in numbers:
+        product.run("XADD", "s", f"{number}-0", "n", number)
+    for command in commands:
+        product.run(*command.split())
+    product.checkpoint()
+    product.close()
+
+
+_DELETED_AHEAD: Final = ("XDEL s 10-0 12-0 14-0 16-0",)
+
+
+def test_entries_that_were_deleted_before_hide_no_trim(tmp_path: Path) -> None:
+    numbered(tmp_path / "data", range(1, 21), *_DELETED_AHEAD)
+    query, old = Query(tmp_path / "data"), Query(tmp_path / "data")
+    assert query.batch(5) == old.batch(5) == [1, 2, 3, 4, 5]
+    [at] = query.at["streams"].values()
+    assert at[-1] == 4
+    old.at["streams"] = dict.fromkeys(old.at["streams"], at[:5])
+    shut_places()
+    numbered(tmp_path / "data", (), "XTRIM s MINID 9-0")
+
+    with pytest.raises(
+        DataLossError, match=r"stream s was trimmed up to 9-0, and was read up to 5-.* by then: 3 entries are gone"
+    ):
+        query.batch(5)
+    assert old.batch() == [9, 11, 13, 15, 17, 18, 19, 20]  # an offset without their number is read as it was
+
+
+@pytest.mark.parametrize(
+    ("before", "since", "rest"),
+    [
+        (_DELETED_AHEAD, (), range(6, 21)),
+        (_DELETED_AHEAD, ("XDEL s 18-0 20-0",), range(6, 20)),
+        (_DELETED_AHEAD, ("XDEL s 6-0",), range(7, 21)),
+        (("XDEL s 6-0 7-0 8-0 10-0",), (), range(9, 21)),
+        (("XDEL s 7-0 10-0",), ("XDEL s 14-0 16-0",), range(6, 21)),
+        ((), ("XDEL s 8-0 10-0 12-0",), range(6, 21)),
+    ],
+)
+def test_entries_that_were_deleted_ahead_are_no_loss(
+    tmp_path: Path, before: Sequence[str], since: Sequence[str], rest: Sequence[int]
+) -> None:
+    numbered(tmp_path / "data", range(1, 21), *before)
+    query = Query(tmp_path / "data")
+    assert query.batch(5) == [1, 2, 3, 4, 5]
+    shut_places()
+    numbered(tmp_path / "data", (), "XTRIM s MINID 6-0", *since)
+
+    gone = {int(word.partition("-")[0]) for command in (*before, *since) for word in command.split()[2:]}
+    assert query.batch() == [number for number in rest if number not in gone]
+
+
+def test_nodes_that_were_made_again_without_old_holes_are_no_loss(tmp_path: Path) -> None:
+    settings = {"appendfsync": "no", "stream-node-max-entries": "4"}
+    with RiverbedServer(tmp_path / "data", tmp_path, settings) as server:
+        client = redis.Redis(port=server.port)
+        for number in range(1, 21):
+            client.xadd("s", {"n": number}, id=f"{number}-0")
+        client.xdel("s", "10-0", "12-0", "14-0", "16-0")
+        client.save()
+        query = Query(server.directory)
+        assert query.batch(5) == [1, 2, 3, 4, 5]
+        client = made_again(server, client)
+        client.xtrim("s", minid="6-0", approximate=False)
+        client.xdel("s", "9-0", "19-0")
+        client.save()
+
+        assert query.batch() == [6, 7, 8, 11, 13, 15, 17, 18, 20]
+
+
+@pytest.mark.parametrize("trimmed", [(), ("XTRIM s MAXLEN 0",)])
+def test_entries_below_what_was_read_are_told_after_the_last_id_was_set_back(
+    tmp_path: Path, trimmed: Sequence[str]
+) -> None:
+    numbered(tmp_path / "data", (10, 20, 50), *trimmed, "XSETID s 100-0")
+    query, lenient = Query(tmp_path / "data"), Query(tmp_path / "data", failOnDataLoss=False)
+    read = [] if trimmed else [10, 20, 50]
+    assert query.batch() == lenient.batch() == read
+    shut_places()
+    numbered(tmp_path / "data", (), "XSETID s 60-0")
+    shut_places()
+    numbered(tmp_path / "data", (70, 80, 110))
+
+    with pytest.raises(
+        DataLossError, match=r"read up to 100-0, and has entries below that since XSETID .* from 70-0 on"
+    ):
+        query.batch()
+    assert lenient.batch() == [110]
+
+
 # -- what is none ------------------------------------------------------------------------------------------------------
 
 
@@ -267,14 +379,7 @@ def test_a_store_whose_tables_were_made_again_from_its_log_is_the_same_store(
     client.save()
     query = Query(server.directory)
     assert len(query.batch()) == 20
-    client.bgrewriteaof()
-    while client.info("persistence")["aof_rewrite_in_progress"]:
-        time.sleep(0.01)
-    server.stop()
-    for path in (server.directory / "state").iterdir():
-        path.unlink()
-    server.start()
-    client = redis.Redis(port=server.port)
+    client = made_again(server, client)
     add(client, "t", 10, 20)
     client.save()
 
