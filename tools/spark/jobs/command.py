@@ -73,7 +73,10 @@ def _settings(
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A snapshot that a job reads.  It is found once, so all tables, also of a live store, are of the same moment."""
+    """A snapshot that a job reads.  It is found once, so all tables, also of a live store, are of the same moment.
+
+    When another one has taken its place, as where a folder has one name for the newest, reading it is an error.
+    """
 
     place: Place
     snapshot: Snapshot
@@ -120,7 +123,8 @@ class Job:
         self, frozen: Frozen, table: Table, schema: str | None = None, options: Mapping[str, str] | None = None
     ) -> DataFrame:
         """A table of a snapshot."""
-        reader = self.spark.read.format(NAME).option("table", table.value).options(**dict(options or {}))
+        ours = {"table": table.value, "dataChecksum": str(frozen.place.checksum)}
+        reader = self.spark.read.format(NAME).options(**ours, **dict(options or {}))
         if schema is not None:
             reader = reader.schema(schema)
         return reader.load(frozen.path)

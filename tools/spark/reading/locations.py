@@ -79,13 +79,18 @@ class Place:
 
 
 def resolve(options: ReadOptions) -> list[tuple[Place, Snapshot]]:
-    """The snapshots that the paths name, sorted by name.  Raises SourceError when a path names none."""
+    """The snapshots that the paths name, sorted by name.
+
+    Raises SourceError when a path names none; DataLossError for another snapshot than that of `data_checksum`.
+    """
     found: dict[tuple[str | None, str], tuple[Place, Snapshot]] = {}
     for path in options.paths:
         places = list(_resolve(path, options))
         if options.as_of_ms is not None:
             places = [_newest(places, options.as_of_ms, path)]
         for place, snapshot in places:
+            if options.data_checksum not in (None, place.checksum):
+                raise DataLossError(f"{place.where} is another snapshot now than the one that was looked at before")
             found[place.uri, place.path] = (place, snapshot)
     return sorted(found.values(), key=lambda each: (each[0].name, each[0].path))
 

@@ -96,6 +96,7 @@ class ReadOptions:
     cache_directory: str | None = None
     cache_bytes: int = CACHE_BYTES
     max_rows_per_trigger: int = 0  # of a micro-batch; 0: no limit
+    data_checksum: int | None = None  # the CRC-32C that data.mdb of each snapshot must have
     filtered_db: int | None = None  # by a filter, which may fit no stream; one that `db` misses is an error
 
     def wants(self, db: int, key: bytes) -> bool:
@@ -167,6 +168,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         cache_bytes=whole(given, "cacheBytes", 0, 1 << 62, CACHE_BYTES),
         max_rows_per_trigger=whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0)
         or whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
+        data_checksum=whole(given, "dataChecksum", 0, (1 << 32) - 1) if "datachecksum" in given else None,
     )
     none_left(given, _READ)
     if read.table in _OF_STREAMS and (read.range != Range() or starts or ends or starts_at_end):
@@ -182,7 +184,7 @@ _READ: Final = (
     "path, asOf, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
     "startingTimestamp, endingTimestamp, minPartitions, maxRecordsPerPartition, mode, columnNameOfCorruptRecord, "
     "failOnDataLoss, verify, columns, fetch, batchRows, inferSchema, sampledEntries, cacheDirectory, cacheBytes, "
-    "maxRowsPerTrigger"
+    "maxRowsPerTrigger, dataChecksum"
 )
 
 

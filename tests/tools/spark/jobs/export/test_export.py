@@ -14,11 +14,12 @@ import pyarrow.dataset as ds
 import pytest
 import redis
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure
+from riverbed.tools.spark.jobs.command import Job
 from riverbed.tools.spark.jobs.export.hadoop_files import HadoopFiles
 from riverbed.tools.spark.jobs.export.ledger import Ledger, Run
 from tests.support.in_process import HandClock, Product
@@ -242,6 +243,34 @@ def test_a_snapshot_of_another_store_is_told(spark: SparkSession, tmp_path: Path
     assert "s1 is of another store (id " in result.stderr
     assert report("export", taken[1], out, "--allow-gaps")["rows"] == 10
     assert report("export", taken[1], out)["rows"] == 0
+
+
+def test_a_snapshot_that_is_exchanged_during_the_run_is_not_exported(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest, out = tmp_path / "newest", tmp_path / "lake"
+    product = Product(tmp_path / "data", HandClock(FIRST_MS))
+    product.run("XADD", "orders", "1-0", "n", 1)
+    product.close()
+    take_snapshot(product.directory, newest, program="test")
+    product = Product(product.directory, product.clock)
+    product.run("XADD", "orders", "2-0", "n", 2)
+    product.close()
+    take_snapshot(product.directory, tmp_path / "next", program="test")
+    read = Job.read
+
+    def exchanged(*arguments: Any) -> DataFrame:
+        shutil.rmtree(newest)
+        (tmp_path / "next").rename(newest)
+        return read(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "read", exchanged)
+        result = run("export", newest, out)
+    assert result.exit_code == 2
+    assert "newest is another snapshot now than the one that was looked at before" in " ".join(result.stderr.split())
+    assert list(out.glob("_riverbed/*.json")) == []
+    assert report("export", newest, out)["rows"] == len(exported(out)) == 2
 
 
 def test_a_store_is_known_again_after_many_starts_and_when_its_streams_were_numbered_anew(
