@@ -37,7 +37,7 @@ from riverbed.tools.spark.reading.options import (
     offsets_text,
     read_options,
 )
-from riverbed.tools.spark.streaming.offsets import Offset, Progress, stream_text
+from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, stream_text
 
 # Columns of the files, apart from the two partition columns, with their types in the data source.
 _ENTRY: Final = {"_db": "int", "_id": "string", "_ms": "bigint", "_seq": "bigint", "_timestamp": "timestamp"}
@@ -221,9 +221,11 @@ class _Exporter:
                 if _has_gap(stream, at, numbering):
                     news.gaps.append(name)
             if at is None or (at.last_id < stream.last_id and at.last_id < MAX_ID):
-                news.starts[name] = MIN_ID if at is None else StreamID(at.last_id + 1)
+                news.starts[name] = MIN_ID if at is None else StreamID(_last_written(at, numbering) + 1)
+                # The list of streams has no digest, and none is needed here.
+                mark = None if stream.last_live_id == stream.last_id else Mark(stream.last_live_id, "")
                 news.progress[name] = Progress(
-                    stream.last_id, stream.entries_added, stream.stream_no, numbering=numbering
+                    stream.last_id, stream.entries_added, stream.stream_no, mark, numbering=numbering
                 )
                 news.least_rows += stream.length if at is None else 0
         news.gaps += sorted(news.deleted)
@@ -337,13 +339,18 @@ def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
 
     A single deleted entry is no gap (`continuity.py` has the tables, and knows more such cases).
     """
-    if stream.length and stream.first_id <= at.last_id:
+    if stream.length and stream.first_id <= _last_written(at, numbering):
         return False
     if (stream.last_id, stream.entries_added) == (at.last_id, at.seen):
         return False
     is_one_deleted = stream.max_deleted_id > at.last_id
     is_another = at.numbering in ("", numbering) and at.number not in (None, stream.stream_no)
     return is_another or stream.entries_added - stream.length - at.seen > is_one_deleted
+
+
+def _last_written(at: Progress, numbering: str) -> StreamID:
+    """The ID behind which nothing is written.  Below `at.last_id`, XSETID may let entries in later."""
+    return at.last_id if at.mark is None or at.numbering != numbering else at.mark.entry_id
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

@@ -245,6 +245,24 @@ def test_a_snapshot_of_another_store_is_told(spark: SparkSession, tmp_path: Path
     assert report("export", taken[1], out)["rows"] == 0
 
 
+def test_entries_that_a_smaller_last_id_lets_in_are_exported(spark: SparkSession, tmp_path: Path) -> None:
+    out, clock = tmp_path / "lake", HandClock(FIRST_MS)
+
+    def export_after(name: str, *commands: str) -> list[str]:
+        product = Product(tmp_path / "data", clock)
+        for command in commands:
+            product.run(*command.split())
+        product.close()
+        report("export", take_snapshot(product.directory, tmp_path / name, program="test").path, out)
+        clock.now_ms += 1000
+        return [row[1] for row in exported(out)]
+
+    added = [f"XADD s {number}-0 n 1" for number in (10, 20, 50, 70, 80, 110)]
+    assert export_after("a", *added[:3], "XSETID s 100-0") == ["10-0", "20-0", "50-0"]
+    assert len(export_after("b", "XSETID s 60-0", *added[3:])) == 6
+    assert len(export_after("c")) == 6
+
+
 def test_a_snapshot_that_is_exchanged_during_the_run_is_not_exported(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
