@@ -34,7 +34,6 @@ from riverbed.store.snapshot.reader import (
     TEMPORARY_PREFIX,
     Snapshot,
     is_snapshot,
-    list_snapshots,
     open_snapshot,
     verify_file,
 )
@@ -220,13 +219,34 @@ def live_place(path: str) -> Place | None:
 
 
 def series(path: str) -> list[Place]:
-    """The whole snapshots in a folder, the oldest first, maybe none.  Raises SourceError when `path` is no folder."""
+    """The whole snapshots in a folder, the oldest first, maybe none.
+
+    Raises SourceError when `path` is no folder, and for a snapshot that is damaged, newer or not permitted: passing it
+    over might lose what no other one has.
+    """
     folder = _local(path)
     if (folder / MANIFEST_NAME).exists():
         raise SourceError(f"{path} is one snapshot; a stream is read from the folder that they come into")
     if not folder.is_dir():
         raise SourceError(f"there is no folder {path}")
-    return [_place(snapshot, str(snapshot.path), None) for snapshot in list_snapshots(folder)]
+    names = [name for name in os.listdir(folder) if not name.startswith(TEMPORARY_PREFIX)]
+    paths = [folder / name for name in names if not (folder / name).is_symlink()]  # it may lead anywhere
+    places = [_place(snapshot, str(snapshot.path), None) for path in paths if (snapshot := _opened_if_there(path))]
+    return sorted(places, key=lambda place: (place.time_ms, place.offset, place.name))
+
+
+def _opened_if_there(path: Path) -> Snapshot | None:
+    """None where there is no snapshot, or none any more: a folder without a manifest is being made, or copied."""
+    try:
+        return open_snapshot(path)
+    except NoSnapshotError:
+        return None
+    except CorruptionError as error:
+        if not os.path.lexists(path / MANIFEST_NAME):
+            return None  # it was deleted while it was looked at
+        raise SourceError(f"cannot read {path}: {error}") from error
+    except (StoreError, OSError) as error:
+        raise SourceError(f"cannot read {path}: {error}") from error
 
 
 def _local(path: str) -> Path:

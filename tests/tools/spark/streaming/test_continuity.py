@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import redis
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from riverbed.store.errors import CorruptionError, VersionError
+from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.restore import restore_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.spark.errors import DataLossError, SourceError
@@ -726,6 +729,56 @@ def test_a_batch_is_cut_in_time_and_not_by_stream(tmp_path: Path) -> None:
         total += len(rows)
 
     assert total == sum(-(-100 // (1 + stream)) for stream in range(10))
+
+
+@pytest.mark.parametrize("what", ["damaged", "newer", "cut", "not permitted"])
+def test_a_snapshot_that_cannot_be_read_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    folder = tmp_path / "series"
+    folder.mkdir()
+    numbered(tmp_path / "data", (1,))
+    path = take_snapshot(tmp_path / "data", folder / "one", program="test").path
+    (folder / "README").write_text("snapshots")
+    (folder / ".temp-two").mkdir()
+    (folder / ".temp-two" / "manifest.json").write_text("{")
+    (folder / "three").mkdir()
+    (folder / "three" / "data.mdb").write_text("a copy that is not whole yet")
+    query = Query(folder)
+    assert query.batch() == [1]
+    manifest = (path / "manifest.json").read_bytes()
+    if what == "damaged":
+        (path / "manifest.json").write_bytes(manifest[:-9])
+    elif what == "cut":
+        os.truncate(path / "data.mdb", 4096)
+    else:
+        errors = {"newer": VersionError("its version is 99"), "not permitted": PermissionError(13, "not permitted")}
+
+        def refused(_path: Path) -> Snapshot:
+            raise errors[what]
+
+        monkeypatch.setattr(locations, "open_snapshot", refused)
+
+    with pytest.raises(SourceError, match=r"^cannot read .*"):
+        query.batch()
+    with pytest.raises(SourceError, match=r"^cannot read .*"):
+        query.reader.prepareForTriggerAvailableNow()
+
+
+def test_a_snapshot_that_is_deleted_while_it_is_looked_at_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "series"
+    folder.mkdir()
+    numbered(tmp_path / "data", (1,))
+    take_snapshot(tmp_path / "data", folder / "one", program="test")
+
+    def deleted(path: Path) -> Snapshot:
+        path.rename(folder / ".temp-one")
+        raise CorruptionError(str(path / "data.mdb"), None, "the manifest speaks of it, and it is missing")
+
+    monkeypatch.setattr(locations, "open_snapshot", deleted)
+    assert Query(folder).batch() == []
 
 
 def test_all_that_the_snapshots_have_at_the_beginning_is_available(tmp_path: Path) -> None:
