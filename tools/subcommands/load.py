@@ -77,7 +77,8 @@ def load(
 
     Any other object will do as well: its members become the fields. A stream has texts alone, so numbers, true and
     false become their text, a nested list or object becomes its JSON, and a member that is null is left out. CSV has
-    the names of the fields in its first line.
+    the names of the fields in its first line. An object that has only fields, pairs or pairs_base64, and maybe an id,
+    must be an entry as dump writes it.
 
     Entries without an ID get a new one. IDs must ascend, and be above what is in the stream. At the first line that
     cannot be taken the load ends, and says how many entries are loaded: go on with --skip.

@@ -4,15 +4,16 @@
     {"id": "1-1", "pairs": [["a", "1"], ["a", "2"]]}                  a name comes twice
     {"id": "1-1", "pairs_base64": [["/w==", "AA=="]]}                 a name or value is not UTF-8
 
-`load` also takes any other object; its members become the fields.  Numbers stay as they are written, and a name that
+`load` also takes any other object; its members become the fields.  One that has a member of these names, alone or with
+an `id`, is meant as one of these forms, and an error if it is not.  Numbers stay as they are written, and a name that
 comes twice in an object is an error, so that nothing is lost silently.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,8 +55,17 @@ def decode_entry(line: str | bytes, id_field: str | None = None) -> tuple[bytes 
         raise ValueError(f"not JSON: {error.msg.lower()} at character {error.pos + 1}") from None
     except RecursionError:
         raise ValueError("too deeply nested") from None
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
     if not isinstance(values, dict):
         raise ValueError("not an object")
+    try:
+        return _entry(values, id_field)
+    except UnicodeEncodeError as error:  # JSON can spell it, and no bytes of a text can
+        raise ValueError(f"\\u{ord(error.object[error.start]):04x} without its other half is no character") from None
+
+
+def _entry(values: dict[str, Any], id_field: str | None) -> tuple[bytes | None, list[bytes]]:
     form = next((name for name in _FORMS if values.keys() <= {"id", name} and name in values), None)
     if form is not None:
         entry_id = values.get("id")
@@ -121,18 +131,34 @@ def _json(value: Any) -> str:
 
 
 def _words(form: str, values: Any) -> list[bytes]:
-    pairs = values.items() if form == "fields" and isinstance(values, dict) else values
     words: list[bytes] = []
-    try:
-        for name, value in pairs:
-            if value is None:
-                raise ValueError(f"{name} has no value")
-            if form == "pairs_base64":
-                words += (base64.b64decode(name, validate=True), base64.b64decode(value, validate=True))
-            else:
-                words += (name.encode(), _value_text(value).encode())
-    except (TypeError, ValueError, AttributeError, binascii.Error) as error:
-        raise ValueError(f"{form} are not pairs of names and values: {error}") from error
+    for name, value in _pairs(form, values):
+        if value is None:
+            raise ValueError(f"{name} has no value")
+        if form == "pairs_base64":
+            words += (_from_base64(name), _from_base64(value))
+        else:
+            words += (name.encode(), _value_text(value).encode())
     if not words:
         raise ValueError("no fields")
     return words
+
+
+def _pairs(form: str, values: Any) -> Iterable[tuple[str, Any]]:
+    """Names and values.  Raises ValueError: two letters, or two members, are no name and value."""
+    if form == "fields":
+        if not isinstance(values, dict):
+            raise ValueError("fields is no object of names and values")
+        return values.items()
+    if not isinstance(values, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in values
+    ):
+        raise ValueError(f"{form} is no list of lists, each of a name and a value")
+    return values
+
+
+def _from_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):
+        raise ValueError(f"not base64: {text!r}") from None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -78,6 +80,30 @@ def test_an_object_with_an_id_of_its_own_meaning_is_a_row() -> None:
 def test_lines_that_are_no_entries_are_told(line: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         decode_entry(line, "at")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"pairs": ["de", "fr"]}', "pairs is no list of lists, each of a name and a value"),
+        ('{"pairs": {"de": 5, "fr": 7}}', "pairs is no list of lists, each of a name and a value"),
+        ('{"pairs": [{"name": "x", "value": "y"}]}', "pairs is no list of lists, each of a name and a value"),
+        ('{"pairs": [["a", "b", "c"]]}', "pairs is no list of lists, each of a name and a value"),
+        ('{"pairs_base64": ["QQ"]}', "pairs_base64 is no list of lists, each of a name and a value"),
+        ('{"pairs_base64": [["QQ==", 7]]}', "not base64: 7"),
+        ('{"pairs_base64": [["QQ==", "\u00e4"]]}', "not base64: '\u00e4'"),
+        ('{"fields": ["de", "fr"]}', "fields is no object of names and values"),
+        ('{"id": "1-1", "fields": [["a", "1"]]}', "fields is no object of names and values"),
+        ('{"a": "\\ud800"}', "\\ud800 without its other half is no character"),
+        ('{"\\udfff": [1]}', "\\udfff without its other half is no character"),
+        ('{"fields": {"a": ["\\ud83d"]}}', "\\ud83d without its other half is no character"),
+        ('{"id": "\\ud83d", "fields": {"a": "b"}}', "\\ud83d without its other half is no character"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+    ],
+)
+def test_what_only_looks_like_an_entry_is_told(line: str | bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(reason)}\Z"):
+        decode_entry(line)
 
 
 def test_numbers_stay_as_they_are_written() -> None:
