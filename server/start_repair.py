@@ -31,20 +31,16 @@ def mended(config: Config, error: Exception) -> bool:
     log.error("the store did not open: %s", error)
     log.warning("looking whether the log is whole and the tables can be made again of it")
     try:
-        action = mend_tables(
+        return mend_tables(
             config.dir,
             Replayer().execute,
             now_ms=time.time_ns() // 1_000_000,
             load_truncated=config.aof_load_truncated,
-            cut=lambda lost: log.warning("%s", lost),
+            acted=lambda action: log.warning("%s", action),
         )
     except (StoreError, lmdb.Error, OSError) as failure:
         log.error("the tables were not mended: %s", " ".join(str(failure).split()))
         return False
-    if action is None:
-        return False
-    log.warning("%s; the damaged ones are in %s", action.done, action.kept)
-    return True
 
 
 def _may_be_of_tables(error: Exception, state: Path) -> bool:

@@ -55,7 +55,7 @@ _KEPT: Final = 100
 
 
 class RepairError(StoreError):
-    """The store cannot be repaired without a loss.  Nothing was changed; the text says what the user can do."""
+    """The store cannot be repaired without a loss; the text says what the user can do."""
 
 
 def _unannounced(plan: ReplayPlan) -> None:
@@ -63,18 +63,18 @@ def _unannounced(plan: ReplayPlan) -> None:
 
 
 def mend_tables(
-    directory: Path, execute: Execute, *, now_ms: int, load_truncated: bool, cut: Callable[[Action], None] = ignore
-) -> Action | None:
-    """Make the tables of a stopped store again, if they are broken and the log is whole; None if it is not so.
+    directory: Path, execute: Execute, *, now_ms: int, load_truncated: bool, acted: Callable[[Action], None] = ignore
+) -> bool:
+    """Make the tables of a stopped store again, if they are broken and the log is whole; -> whether it was so.
 
-    A torn tail is cut off if `load_truncated`; else a log that has one is not whole.  `cut` is told what was cut off
-    that a power cut has left.
+    A torn tail is cut off if `load_truncated`; else a log that has one is not whole.  `acted` is called after each
+    change, also where the next one fails.
 
     Raises what `Repair` and `Repair.mend` raise.
     """
     with Repair(directory, execute, now_ms=now_ms, load_truncated=load_truncated) as repair:
         if repair.lost is not None:
-            cut(repair.lost)
+            acted(repair.lost)
         check = Check(directory, is_held=True)
         first: dict[bool, list[Violation]] = {True: [], False: []}
         for violation in check.violations():
@@ -82,10 +82,11 @@ def mend_tables(
             if len(found) < _KEPT:
                 found.append(violation)
         if check.log.is_missing or first[True] or all(violation.table == BACKLOG for violation in first[False]):
-            return None
+            return False
         if check.torn_tail is not None and not load_truncated:
-            return None
-        return repair.mend(check, first[False])[-1]
+            return False
+        repair.mend(check, first[False], acted)
+        return True
 
 
 class Repair:
@@ -137,26 +138,26 @@ class Repair:
     def _work(self) -> Path:
         return self._directory / REPAIR_DIRECTORY
 
-    def mend(self, check: Check, found: list[Violation]) -> list[Action]:
-        """Repair what can be repaired of `found`, all that `check` has just found; -> the actions, in order.
+    def mend(self, check: Check, found: list[Violation], acted: Callable[[Action], None] = ignore) -> None:
+        """Repair what can be repaired of `found`, all that `check` has just found.
 
-        Raises RepairError, SpaceError with nothing changed; CorruptionError, lmdb.Error, OSError.
+        `acted` is called after each change.  Raises RepairError, CorruptionError, lmdb.Error, OSError, with nothing
+        changed beside those; SpaceError with nothing changed.
         """
         if (refused := advice(check, found)) is not None:
             raise RepairError(str(refused))
         if check.log.is_missing and check.meta is not None:
-            return [self._make_log()]
+            acted(self._make_log())
+            return
         broken_tables = [violation for violation in found if violation.table not in ("log", BACKLOG)]
         if broken_tables:
             self._require_space(check)
-        actions = []
         if any(violation.table == BACKLOG for violation in found):
-            actions.append(self._end_backlog())
+            acted(self._end_backlog())
         if check.torn_tail is not None:
-            actions.append(cut_off(check.torn_tail, self._directory, self._files))
+            acted(cut_off(check.torn_tail, self._directory, self._files))
         if broken_tables:
-            actions.append(self._make_tables())
-        return actions
+            acted(self._make_tables())
 
     def _clear(self) -> None:
         """Clean up after a killed repair, and after a killed compaction as every start does."""

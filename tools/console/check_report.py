@@ -100,14 +100,15 @@ class CheckReport:
         with self._above_the_bar():
             _print_line(line)
 
-    def acted(self, actions: list[Action]) -> None:
-        """Report `actions`, which repaired the violations so far; only violations found later count from now on."""
-        self._mended += [asdict(violation) for violation in self._found]
-        self._actions += actions
-        self._found, self._count, self._is_cut_short = [], 0, False
+    def acted(self, action: Action) -> None:
+        self._actions.append(action)
         with self._above_the_bar():
-            for action in actions:
-                _print_line(str(action), "[green]repaired:[/] ")
+            _print_line(str(action), "[green]repaired:[/] ")
+
+    def mended(self) -> None:
+        """The violations so far are repaired; only violations found later count from now on."""
+        self._mended += [asdict(violation) for violation in self._found]
+        self._found, self._count, self._is_cut_short = [], 0, False
 
     def refused(self, reason: str) -> None:
         self._refusal = reason

@@ -194,15 +194,16 @@ def _repair(store: _Store, report: CheckReport) -> None:
     report.is_exhaustive = True
     with store.repair(report) as repair:
         if repair.lost is not None:
-            report.acted([repair.lost])
+            report.acted(repair.lost)
         check = store.check(is_held=True)
         found = _look(check, report)
         if not found and check.torn_tail is None:
             return
         try:
-            report.acted(repair.mend(check, found))
+            repair.mend(check, found, report.acted)
         except RepairError as error:
             report.refused(str(error))
             return
+        report.mended()
         # Check the repaired store.
         _look(store.check(is_held=True), report)

@@ -197,7 +197,7 @@ def test_a_start_that_may_cut_nothing_leaves_log_and_mark_as_they_are(tmp_path: 
     assert is_marked(directory / "state")
     assert not (directory / "replaced").exists()
     told: list[Action] = []
-    mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=True, cut=told.append)
+    mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=True, acted=told.append)
     assert [str(action).startswith("after a power cut: cut ") for action in told] == [True]
     store = Store(directory)
     assert store.stream().length == 4

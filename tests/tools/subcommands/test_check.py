@@ -14,6 +14,8 @@ from riverbed.store.format.packing import pack_row
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.format.streams import entry_key
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
+from riverbed.store.offline.repair import Repair, RepairError
+from riverbed.store.offline.replaced import Action
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.store.wire import seal
@@ -235,6 +237,30 @@ def test_broken_tables_are_made_anew_and_the_old_ones_kept(directory: Path) -> N
     again = run("check", directory, "--repair")
     assert (again.exit_code, again.stdout) == (0, "")
     assert again.stderr.startswith("sound")
+
+
+@pytest.mark.parametrize("error", [RepairError("no"), OSError(28, "no room")])
+def test_what_was_done_before_a_repair_failed_is_said(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    lose_rows(directory, "entries", 3)
+    with log_of(directory).open("ab") as log:
+        log.write(b"*3\r\n$4\r\nXA")
+
+    def failed(_repair: Repair) -> Action:
+        raise error
+
+    monkeypatch.setattr(Repair, "_make_tables", failed)
+    result = run("check", directory, "--repair", "--json")
+    assert f"repaired: cut 10 bytes off {log_of(directory)}" in result.stderr
+    if isinstance(error, RepairError):
+        report = json.loads(result.stdout)
+        assert (result.exit_code, report["sound"], len(report["repaired"])) == (1, False, 1)
+        assert (report["mended"], report["not_repaired"]) == ([], "no")
+    else:
+        assert result.exit_code == 2
+    monkeypatch.undo()
+    assert run("check", directory, "--repair").exit_code == 0
 
 
 def test_what_cannot_be_mended_says_what_a_person_can_do(directory: Path) -> None:
