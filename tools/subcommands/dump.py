@@ -170,9 +170,10 @@ def _file_lines(path: Path, tables: tuple[str, ...], limit: int | None, show: Pr
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8") as file:
+    """The lines of a file, which may be a stranger's: its checksum shows no more than that it is whole."""
+    with path.open(encoding="utf-8", errors="backslashreplace", newline="\n") as file:
         for line in file:
-            yield line.removesuffix("\n")
+            yield shown(line.removesuffix("\n"))
 
 
 def _print(lines: Iterator[str]) -> bool:

@@ -3,12 +3,16 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from riverbed.store.checksum import crc32c
+from riverbed.store.snapshot.manifest import FileDigest, encode_manifest
+from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.tables.environment import TABLES
 from riverbed.tools.cli import main
 from riverbed.tools.console.keytext import key_text
@@ -239,6 +243,21 @@ def test_manifests_are_told_as_they_are_when_sound(stopped: Path, tmp_path: Path
     path.write_bytes(data)
     result = run(path)
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [(b"\x1b[2J\xc2\x9b31m\r\n", "\\x1b[2J\\x9b31m\\r\n"), (b"\xff\xfe\xc3\xa4", "\\xff\\xfe\u00e4\n")],
+)
+def test_a_list_of_streams_of_a_stranger_commands_no_terminal(
+    stopped: Path, tmp_path: Path, line: bytes, told: str
+) -> None:
+    shutil.copytree(stopped / "snapshots" / "monday", tmp_path / "forged")
+    snapshot = open_snapshot(tmp_path / "forged")
+    forged = replace(snapshot.manifest, streams_file=FileDigest(len(line), crc32c(line)))
+    (snapshot.path / "streams.jsonl").write_bytes(line)
+    (snapshot.path / "manifest.json").write_bytes(encode_manifest(forged, "t"))
+    assert run(snapshot.path / "streams.jsonl").stdout == told
 
 
 def test_every_row_of_every_table_is_told(stopped: Path) -> None:

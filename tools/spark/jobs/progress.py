@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from riverbed.tools.console.console import notes
+from riverbed.tools.console.keytext import shown
 
 _ASK_EVERY_S: Final = 0.2
 
@@ -51,7 +52,7 @@ class TaskMeter:
 
     def step(self, what: str) -> None:
         """Show that the job does `what` from now on."""
-        self._progress.update(self._task, description=escape(what), total=None, numbers="")
+        self._progress.update(self._task, description=escape(shown(what)), total=None, numbers="")
 
     def watch(self, context: SparkContext) -> None:
         """Show the tasks of this Spark from now on."""

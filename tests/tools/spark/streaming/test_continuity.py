@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -176,6 +177,24 @@ def test_a_stream_that_was_made_again_with_small_ids_is_read_from_its_beginning(
         query.batch()
     assert lenient.batch(1) == [10]
     assert lenient.batch() == [11, 12]
+
+
+def test_an_error_about_a_key_of_a_stranger_commands_no_terminal(tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    product.run("XADD", b"\x1b[2J\xc2\x9b31m\xff", "1-0", "n", 1)
+    product.close()
+    query = Query(tmp_path / "data")
+    assert query.batch() == [1]
+    shut_places()
+    product = Product(tmp_path / "data", HandClock())
+    product.run("FLUSHALL")
+    product.close()
+
+    with pytest.raises(DataLossError) as told:
+        query.batch()
+    assert str(told.value).isprintable()
+    assert "\\x1b[2J\\x9b31m\\xff" in str(told.value)
+    assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
 
 
 def test_a_stream_that_was_deleted_is_told(server: RiverbedServer, client: redis.Redis) -> None:

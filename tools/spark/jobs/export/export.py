@@ -23,7 +23,7 @@ from rich.markup import escape
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text
 from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.tools.console.console import Failure, counted, notes, results, size_text
-from riverbed.tools.console.keytext import key_text
+from riverbed.tools.console.keytext import key_text, shown
 from riverbed.tools.spark.jobs.command import Frozen, Job, find_snapshots, running_job, spark_options
 from riverbed.tools.spark.jobs.export.hadoop_files import HadoopFiles
 from riverbed.tools.spark.jobs.export.ledger import Ledger, Run
@@ -294,10 +294,10 @@ class _Exporter:
         last = self._ledger.last
         if not self.runs:
             until = f": it has all up to {last.snapshot}, offset {last.offset}" if last else ""
-            console.print(f"no new entries for [bold]{escape(out)}[/]{escape(until)}")
+            console.print(f"no new entries for [bold]{escape(shown(out))}[/]{escape(shown(until))}")
         for run in self.runs:
             console.print(
-                f"[green]exported[/] [bold]{escape(run.snapshot)}[/], up to replication offset {run.offset}: "
+                f"[green]exported[/] [bold]{escape(shown(run.snapshot))}[/], up to replication offset {run.offset}: "
                 f"{counted(run.rows, 'entry')}, {size_text(run.byte_count)} in {counted(len(run.files), 'file')}"
             )
         for _, key in self.gaps:
