@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import lmdb
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -43,7 +44,7 @@ SQL_MEMORY_BYTES: Final = 2 << 30
 _SQL_ROWS: Final = 10_000
 _INTERRUPT_S: Final = 0.1
 
-Columns = Sequence[str] | Mapping[str, pa.DataType]
+Columns = Sequence[str] | Mapping[str, pa.DataType] | Callable[[pa.Schema], Mapping[str, pa.DataType]]
 
 
 def open_store(path: str | Path, *, verify: bool = True) -> Store:
@@ -78,7 +79,12 @@ class Store:
         self, stream: str | bytes, *, db: int = 0, start: str | None = None, end: str | None = None
     ) -> pa.Schema:
         """`_ms _seq _id`, a column for each field that the entries have, and `_fields`.  Reads all entries once."""
-        fields = field_types(self._batches(stream, db, start, end))
+        with self._tables.env.begin() as txn:
+            return self._schema(self._batches(txn, stream, db, start, end))
+
+    @staticmethod
+    def _schema(batches: Iterator[EntryBatch]) -> pa.Schema:
+        fields = field_types(batches)
         return pa.schema([*((name, METADATA[name]) for name in ("_ms", "_seq", "_id")), *fields.items()]).append(
             pa.field("_fields", METADATA["_fields"])
         )
@@ -119,43 +125,47 @@ class Store:
         """The entries batch by batch, once; the store must stay open meanwhile.
 
         `columns`: names of fields, which are read as bytes, and of `_ms _seq _id _fields`; or types by name, where a
-        value that does not fit becomes null.  Without them all columns of `schema`.  An ID without a sequence number
-        begins or ends with the whole millisecond.
+        value that does not fit becomes null; or a function that makes these of the `schema`.  Without them all columns
+        of `schema`, of the same checkpoint.  An ID without a sequence number begins or ends with the whole millisecond.
 
         Raises Failure for a stream that there is not, a bad ID, or a type that fields cannot have.
         """
-        if columns is None:
-            kinds = {field.name: field.type for field in self.schema(stream, db=db, start=start, end=end)}
-        elif isinstance(columns, Mapping):
-            kinds = dict(columns)
-        else:
-            kinds = {name: METADATA.get(name, pa.binary()) for name in columns}
-        for name, kind in kinds.items():
-            if kind != METADATA.get(name, kind):
-                raise Failure(f"column {name} is {METADATA[name]}, and cannot be {kind}")
-        try:
-            projection = Projection(kinds)
-        except UnsupportedTypeError as error:
-            raise Failure(str(error)) from None
-        batches = self._batches(stream, db, start, end)
+        with contextlib.ExitStack() as held:
+            txn = held.enter_context(self._tables.env.begin())
+            if columns is None or callable(columns):
+                known = self._schema(self._batches(txn, stream, db, start, end))
+                kinds = {field.name: field.type for field in known} if columns is None else dict(columns(known))
+            elif isinstance(columns, Mapping):
+                kinds = dict(columns)
+            else:
+                kinds = {name: METADATA.get(name, pa.binary()) for name in columns}
+            for name, kind in kinds.items():
+                if kind != METADATA.get(name, kind):
+                    raise Failure(f"column {name} is {METADATA[name]}, and cannot be {kind}")
+            try:
+                projection = Projection(kinds)
+            except UnsupportedTypeError as error:
+                raise Failure(str(error)) from None
+            batches = self._batches(txn, stream, db, start, end)
+            batches = _ending(batches, held.pop_all())
         return pa.RecordBatchReader.from_batches(projection.schema, map(projection.batch, batches))
 
-    def _batches(self, stream: str | bytes, db: int, start: str | None, end: str | None) -> Iterator[EntryBatch]:
+    def _batches(
+        self, txn: lmdb.Transaction[bytes], stream: str | bytes, db: int, start: str | None, end: str | None
+    ) -> Iterator[EntryBatch]:
         key = stream.encode(errors="surrogateescape") if isinstance(stream, str) else stream
         wanted = Range(_id(start, 0, MIN_ID), _id(end, MAX_HALF, MAX_ID))
-        with self._tables.env.begin() as txn:
-            if stream_row(TableReader(self._tables, txn), db, key) is None:
-                raise Failure(f"there is no stream {key.decode(errors='backslashreplace')} in database {db}")
-        return self._fetched(db, key, wanted)
+        reader = TableReader(self._tables, txn)
+        row = stream_row(reader, db, key)
+        if row is None:
+            raise Failure(f"there is no stream {key.decode(errors='backslashreplace')} in database {db}")
+        return (each.batch for each in fetch(reader, [StreamHere(db, key, row, wanted)], is_live=self._is_live))
 
-    def _fetched(self, db: int, key: bytes, wanted: Range) -> Iterator[EntryBatch]:
-        with self._tables.env.begin() as txn:
-            reader = TableReader(self._tables, txn)
-            row = stream_row(reader, db, key)
-            if row is not None:  # of a live store it may be deleted meanwhile
-                here = StreamHere(db, key, row, wanted)
-                for fetched in fetch(reader, [here], is_live=self._is_live):
-                    yield fetched.batch
+
+def _ending(batches: Iterator[EntryBatch], held: contextlib.ExitStack) -> Iterator[EntryBatch]:
+    """The batches, and then the end of what is held for them."""
+    with held:
+        yield from batches
 
 
 def _id(text: str | None, missing_seq: int, missing: StreamID) -> StreamID:

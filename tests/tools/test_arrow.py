@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from click.testing import CliRunner, Result
 
 from riverbed.store.ids import id_text
 from riverbed.store.snapshot.writer import take_snapshot
+from riverbed.tools import arrow
 from riverbed.tools.arrow import open_store, run_sql
 from riverbed.tools.cli import main
+from riverbed.tools.columns.decode import EntryBatch
+from riverbed.tools.columns.projection import field_types
 from riverbed.tools.console.console import Failure
+from tests.support.servers import RiverbedServer
 from tests.support.store.stores import Store, sid
 
 ENTRIES: list[tuple[str, tuple[bytes, ...]]] = [
@@ -69,6 +74,27 @@ def test_a_range_of_ids_and_types_are_honoured(place: Path) -> None:
         assert table.to_pydict() == {"amount": [12.5, None], "_id": ["5-1", "5-2"]}
         assert store.to_arrow("orders", columns=["user"], start="5-2", end="5-2").to_pydict() == {"user": [b"ben"]}
         assert store.to_arrow("orders", columns=["none"], start="7", end="8").num_rows == 0
+
+
+def test_columns_and_rows_of_a_running_server_are_of_one_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with RiverbedServer(tmp_path / "data", tmp_path) as server, server.client() as client:
+        client.ask("XADD", "s", "1-0", "a", "1")
+        client.ask("SAVE")
+
+        def types_before_a_write(batches: Iterator[EntryBatch]) -> dict[str, pa.DataType]:
+            found = field_types(batches)
+            client.ask("XADD", "s", "*", "b", "text")
+            client.ask("SAVE")
+            return found
+
+        monkeypatch.setattr(arrow, "field_types", types_before_a_write)
+        with open_store(server.directory) as store:
+            assert store.to_arrow("s")["_id"].to_pylist() == ["1-0"]
+            assert store.to_arrow("s", columns=["_id"]).num_rows == 2
+        result = run(server.directory, "s", "--columns", "_id")
+        assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
 
 
 def test_polars_and_a_dataset_have_the_same_rows(place: Path) -> None:

@@ -64,13 +64,15 @@ def read(
         cure = "pip install 'riverbed[sql]', in a clone pip install '.[sql]'"
         raise Failure(f"{error.name} is not installed, and this needs it: {cure}") from None
     with failures_explained(f"read {source}"), arrow.open_store(source) as store:
-        names = None if columns is None else columns.split(",")
-        known = store.schema(shown_key_bytes(stream), db=db, start=start, end=end)
-        for name in names or ():
-            if name not in known.names:
-                raise Failure(f"there is no column {name}; there are {', '.join(known.names)}")
-        kinds = {name: known.field(name).type for name in names or known.names}
-        where = {"columns": kinds, "start": start, "end": end, "db": db}
+
+        def chosen(known: Any) -> dict[str, Any]:
+            names = known.names if columns is None else columns.split(",")
+            for name in names:
+                if name not in known.names:
+                    raise Failure(f"there is no column {name}; there are {', '.join(known.names)}")
+            return {name: known.field(name).type for name in names}
+
+        where = {"columns": chosen, "start": start, "end": end, "db": db}
         if sql is None:
             for batch in store.reader(shown_key_bytes(stream), **where):
                 _print(batch)
