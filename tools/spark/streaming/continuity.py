@@ -10,7 +10,8 @@ number, and one entry.
 A trim removes the oldest entries and does not record how many.  XDEL records its greatest ID (`max_deleted_id`) and
 leaves holes.  A hole is not a loss, as a client deleted that entry on purpose; every other missing entry is a loss.
 Holes that were there when the stream was read are no entries that it had to read: only newer ones explain what is
-missing.  Their number is noted, and may count for less than it was once nodes with such holes are gone.
+missing.  Their number is noted, and counts for too much once nodes with such holes are gone.  So is the first entry
+that was not read: while it is there, no trim has come so far.
 
 A store is recognized by its id, which stays the same as long as its streams continue: after restarts, on replicas, in
 restored stores.  A store with another id counts as the same when it has an entry that was read, as after
@@ -43,11 +44,11 @@ def replids_of(reader: TableReader) -> ReplicationIds | None:
 
 def progress_at(reader: TableReader, stream: StreamHere, end: StreamID, *, is_new: bool = False) -> Progress:
     """The progress of a stream that was read up to `end`."""
-    row, counts, holes = stream.row, EntryCounts(reader, stream.row), 0
-    if row.max_deleted_id > end and (first_unread := next(counts.ids(StreamID(end + 1)), None)) is not None:
-        holes = _holes(counts, row, first_unread)
+    row, counts = stream.row, EntryCounts(reader, stream.row)
+    next_id = next(counts.ids(StreamID(end + 1)), None) if end < row.last_live_id else None
+    holes = 0 if next_id is None else _holes(counts, row, next_id)
     seen = row.entries_added - counts.after(end)
-    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, numbering_of(reader), holes)
+    return Progress(end, seen, row.stream_no, _mark(reader, row, end), is_new, numbering_of(reader), holes, next_id)
 
 
 def other_store(reader: TableReader, begin: Offset, here: Mapping[StreamName, StreamHere]) -> str | None:
@@ -100,14 +101,16 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
             f"stream {stream.key_text} was read up to {read} and is another one now, as after DEL and XADD: the old "
             f"one's entries behind that are lost; failOnDataLoss=false reads the new one from its beginning"
         )
-    missing = _missing(stream.row, at)
-    if missing > 0 and missing > _new_holes(reader, stream.row, at):
-        first = id_text(stream.row.first_id).decode() if stream.row.length else "its end"
+    row = stream.row
+    missing = _missing(row, at)
+    is_next_there = at.next_id is not None and row.length and row.first_id <= at.next_id
+    if missing > 0 and not is_next_there and missing > _new_holes(reader, row, at):
+        first = id_text(row.first_id).decode() if row.length else "its end"
         return (
             f"stream {stream.key_text} was trimmed up to {first}, and was read up to {read} by then: {missing} entries "
             f"are gone; failOnDataLoss=false goes on with the rest"
         )
-    if (late_id := _added_late(reader, stream.row, at)) is not None:
+    if (late_id := _added_late(reader, row, at)) is not None:
         return (
             f"stream {stream.key_text} was read up to {read}, and has entries below that since XSETID set its last ID "
             f"back, from {id_text(late_id).decode()} on; failOnDataLoss=false goes on without them"

@@ -11,9 +11,9 @@ and key, percent-encoded.
 The other fields show whether a store continues what was read (`continuity.py`): the store's id and replication id; and
 for each stream, behind the ID, how many entries had ever been added up to it, the stream's number, the index of the
 tables that gave it this number, and the digest of the youngest entry up to that ID, whose ID comes next unless it is
-the same.  The last is how many entries behind the ID had been deleted one by one.  What is not known, or no number, is
-null, and nulls at the end are left out.  The streams in `new` are read from their first entry in the batch that ends
-here, although other streams of their keys were read before.
+the same.  Then come how many entries behind the ID had been deleted one by one, and the ID of the first one that was
+there.  What is not known, or no number, is null, and nulls at the end are left out.  The streams in `new` are read from
+their first entry in the batch that ends here, although other streams of their keys were read before.
 
 Versions 1 and 2 had an object for each stream: `id`, `seen`, `number`, `numbering`, `entry` and `new`, of which version
 1 had the first two alone, and no `version`.  A checkpoint of theirs goes on with offsets of this version.
@@ -48,7 +48,7 @@ class Progress:
     """How far one stream was read: up to `last_id`, by when `seen` entries had ever been added.
 
     `number` and `mark` are None, and `numbering` is empty, when they are not known.  `holes` of the entries behind
-    `last_id` had been deleted, as far as their nodes show.
+    `last_id` had been deleted, as far as their nodes show, and `next_id` was the first that was there; None for none.
     """
 
     last_id: StreamID = MIN_ID
@@ -58,6 +58,7 @@ class Progress:
     is_new: bool = False
     numbering: str = ""
     holes: int = 0
+    next_id: StreamID | None = None
 
     def to_json(self, numberings: dict[str, int]) -> list[Any]:
         """As a list; a numbering that is not among `numberings` is added to them."""
@@ -66,20 +67,23 @@ class Progress:
         if self.mark is not None:
             digest = self.mark.digest
             entry = None if self.mark.entry_id == self.last_id else id_text(self.mark.entry_id).decode()
-        values = [id_text(self.last_id).decode(), self.seen, self.number, place, digest, entry, self.holes or None]
+        next_text = None if self.next_id is None else id_text(self.next_id).decode()
+        values = [id_text(self.last_id).decode(), self.seen, self.number, place, digest, entry]
+        values += [self.holes or None, next_text]
         while values[-1] is None:
             values.pop()
         return values
 
     @classmethod
     def from_json(cls, values: list[Any], numberings: list[str], *, is_new: bool) -> Progress:
-        padded: list[Any] = values + [None] * 7
-        last, seen, number, place, digest, entry, holes = padded[:7]
+        padded: list[Any] = values + [None] * 8
+        last, seen, number, place, digest, entry, holes, following = padded[:8]
         last_id = _entry_id(last)
         mark = None if digest is None else Mark(last_id if entry is None else _entry_id(entry), str(digest))
         numbering = "" if place is None else str(numberings[place])
         number = None if number is None else int(number)
-        return cls(last_id, int(seen), number, mark, is_new, numbering, int(holes or 0))
+        next_id = None if following is None else _entry_id(following)
+        return cls(last_id, int(seen), number, mark, is_new, numbering, int(holes or 0), next_id)
 
     def to_object(self) -> dict[str, Any]:
         """As versions 1 and 2 had it, and lists of exports have it."""

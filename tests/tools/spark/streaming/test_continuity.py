@@ -269,7 +269,7 @@ def test_entries_that_were_deleted_before_hide_no_trim(tmp_path: Path) -> None:
     query, old = Query(tmp_path / "data"), Query(tmp_path / "data")
     assert query.batch(5) == old.batch(5) == [1, 2, 3, 4, 5]
     [at] = query.at["streams"].values()
-    assert at[-1] == 4
+    assert at[6:] == [4, "6-0"]
     old.at["streams"] = dict.fromkeys(old.at["streams"], at[:5])
     shut_places()
     numbered(tmp_path / "data", (), "XTRIM s MINID 9-0")
@@ -290,6 +290,8 @@ def test_entries_that_were_deleted_before_hide_no_trim(tmp_path: Path) -> None:
         (("XDEL s 6-0 7-0 8-0 10-0",), (), range(9, 21)),
         (("XDEL s 7-0 10-0",), ("XDEL s 14-0 16-0",), range(6, 21)),
         ((), ("XDEL s 8-0 10-0 12-0",), range(6, 21)),
+        ((), ("XDEL s 7-0 8-0",), range(6, 21)),
+        (_DELETED_AHEAD, ("XDEL s 7-0 8-0 9-0 18-0",), range(6, 21)),
     ],
 )
 def test_entries_that_were_deleted_ahead_are_no_loss(

@@ -158,7 +158,7 @@ def test_a_stream_that_was_trimmed_before_the_first_batch_begins_with_what_is_le
 
 
 def test_an_offset_keeps_any_key() -> None:
-    marked = Progress(make_id(5, 7), 3, 8, Mark(make_id(5, 6), "c0ffee"), is_new=True)
+    marked = Progress(make_id(5, 7), 3, 8, Mark(make_id(5, 6), "c0ffee"), True, "9b44", 2, make_id(6, 0))
     offset = Offset("a", {(0, b"\xff/%"): marked, (15, b"s"): Progress()}, 1234, "8c1f")
 
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
