@@ -28,6 +28,7 @@ from riverbed.server.replication.replacement import Replacement
 from riverbed.server.replication.role import Replication
 from riverbed.server.stopping import Stopping
 from riverbed.server.tls.tls import Tls
+from riverbed.store.disk import removal
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
@@ -195,6 +196,12 @@ class Server:
         """Called when the engine has made the tables again of the log, as its tail had met damage."""
         log.error("the tables were made again of the log, whose tail had met damage: %s", damage)
         self.checkpoints.checkpoint_later()
+
+    def start_threads(self) -> None:
+        """Start all threads that this process will have, while there is memory for them."""
+        self.tasks.start_threads()
+        self.checkpoints.start_thread()
+        removal.start_thread()
 
     async def load(self, listen: Callable[[], Awaitable[None]]) -> None:
         """Load the store in slices.  When that takes long, `listen` is called, and clients are answered in between.

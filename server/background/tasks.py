@@ -13,10 +13,11 @@ tries again, or INFO shows why there is nothing.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 if TYPE_CHECKING:
@@ -30,6 +31,22 @@ Expected = tuple[type[Exception], ...]
 
 # How long the last tasks of a server that stops may take to end.
 CLOSE_S: Final = 10.0
+# For work that blocks, in a thread of the loop's own.
+THREADS: Final = 6
+
+
+def start_threads(pool: ThreadPoolExecutor, count: int) -> None:
+    """Start so many threads of a pool now, or as many as the system has for us.
+
+    Where memory is short, a thread may end before it runs, and `Thread.start` waits until it does, for ever.
+    """
+    all_run = threading.Event()
+    try:
+        with contextlib.suppress(RuntimeError):
+            for _ in range(count):
+                pool.submit(all_run.wait)
+    finally:
+        all_run.set()
 
 
 class Tasks:
@@ -40,6 +57,12 @@ class Tasks:
         self._status = status
         self._running: set[asyncio.Task[Any]] = set()
         self.stopping = threading.Event()  # the server stops: work in threads need not spare its clients any more
+
+    def start_threads(self) -> None:
+        """Start the threads of the loop's own that `in_thread` uses."""
+        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="work")
+        start_threads(pool, THREADS)
+        self._loop.set_default_executor(pool)
 
     def start(
         self, name: str, work: Coroutine[Any, Any, T], *, failed: Failed | None = None, expected: Expected = ()

@@ -219,6 +219,7 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
     loop = asyncio.get_running_loop()
     try:
         loop.set_exception_handler(server.tasks.noticed)
+        server.start_threads()
         listener = Listener(config, server, addresses)
         server.stopping.close_listeners = listener.close
         glance = Glance()

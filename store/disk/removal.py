@@ -60,6 +60,11 @@ def close_file(fd: int) -> None:
     os.close(fd)
 
 
+def start_thread() -> None:
+    """Start the thread of `close_file` now: where memory is short, starting one may take for ever."""
+    _unused()
+
+
 @functools.cache
 def _unused() -> queue.SimpleQueue[int]:
     """Descriptors of files without a name, for the thread that closes them."""

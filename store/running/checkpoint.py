@@ -153,10 +153,11 @@ class Checkpoints:
 
         Raises as `Durability.settle` does, and writes are refused then.
         """
-        durability, self._durability = self._durability, None
+        durability = self._durability
         if durability is None:
             return None
-        durability.run()
+        durability.run()  # where memory is short for that, the next call runs it again
+        self._durability = None
         try:
             durability.settle()
         except LogWriteError as error:

@@ -17,6 +17,7 @@ import lmdb
 
 from riverbed.server.background.checkpoints.disk_hold import DiskHold
 from riverbed.server.background.checkpoints.rows_ahead import RowsAhead
+from riverbed.server.background.tasks import start_threads
 from riverbed.server.errors import CommandError
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
@@ -87,6 +88,10 @@ class Checkpoints:
         self._disk = ThreadPoolExecutor(max_workers=1, thread_name_prefix="disk")
         for name in ("appendfsync", "checkpoint-interval-ms"):
             self._config.observe(name, self._follow_config)
+
+    def start_thread(self) -> None:
+        """Start the disk's thread now, see `start_threads`."""
+        start_threads(self._disk, 1)
 
     def stop(self) -> None:
         """Begin no other checkpoint."""

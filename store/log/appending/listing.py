@@ -89,11 +89,15 @@ class Listing:
         (replacement, then, before), self._under_way = self._under_way, None
         replacement.run()
         replacement.failure = replacement.outcome()
-        if replacement.failure is None:
-            before()
-            self._home.manifest = replacement.manifest
-            self.lacks_replids = False
-        then(replacement.failure)
+        try:
+            if replacement.failure is None:
+                before()
+                self._home.manifest = replacement.manifest
+                self.lacks_replids = False
+            then(replacement.failure)
+        except Exception as error:  # memory is short: what is in it, and the file that is appended to, are of two lists
+            reason = f"a new manifest could not be put into effect: {str(error) or type(error).__name__}"
+            raise self._condition.break_log(reason, error) from error
 
     def put(self, manifest: Manifest) -> None:
         """Replace the manifest, durably, with no replacement under way.

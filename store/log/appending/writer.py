@@ -126,6 +126,8 @@ class LogWriter:
 
     def close(self) -> None:
         """Close the file.  Syncs nothing, so a failure to close loses nothing."""
+        if self.successor is not None:  # of a log that broke as it was listed
+            self.drop_successor()
         if self.fd >= 0:
             with contextlib.suppress(OSError):
                 if not self._condition.broken:

@@ -19,6 +19,7 @@ from riverbed.store.engine import Engine
 from riverbed.store.errors import StateLostError
 from riverbed.store.groups.pending import pel
 from riverbed.store.running.log_keeper import LogKeeper
+from riverbed.store.tables.environment import Tables
 from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import until_true
 
@@ -118,6 +119,32 @@ def test_a_checkpoint_that_finds_no_memory_is_followed_by_others(
         await until_true(lambda: not ticks.engine.checkpoints.is_syncing)
         assert not ticks.executor.gave_up
         ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_that_memory_is_too_short_to_end_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest lists the next file of the log by then, and the tables are to go on from there."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.server.checkpoints.stop()
+        durability = ticks.engine.begin_checkpoint(divides_log=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Tables, "sync", once(Tables.sync))
+            with pytest.raises(MemoryError):
+                durability.run()  # as the thread does
+            patch.setattr(Tables, "sync", once(Tables.sync))
+            with pytest.raises(MemoryError):
+                ticks.engine.end_checkpoint()
+        await ticks.ask(client, "XADD s 2-1 f v")
+        ticks.engine.checkpoint()
+        assert not ticks.engine.log.broken
+        assert await restarted(ticks, tmp_path) == b":2\r\n"
 
     in_loop(body())
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import ast
 import asyncio
 import logging
+import os
 import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from riverbed.server.background.tasks import Tasks
+from riverbed.server.background.tasks import THREADS, Tasks
 from riverbed.server.stats.stats import BackgroundStatus
+from tests.conftest import StartRiverbed
 from tests.support.servers import ROOT
 from tests.support.ticks import in_loop
+from tests.support.waiting import rewritten
 
 SERVER = ROOT / "server"
 # What begins something that may go on, or end, unnoticed.
@@ -217,3 +220,21 @@ def test_closing_cancels_what_runs_and_waits_for_it() -> None:
         assert ended and status.failures == 0
 
     in_tasks(body)
+
+
+def test_a_server_starts_no_thread_later(start_riverbed: StartRiverbed) -> None:
+    """Where memory is short by then, one may end as it begins, and Python waits for it for ever."""
+
+    def threads() -> int:
+        return len(os.listdir(f"/proc/{server.pid}/task"))
+
+    server = start_riverbed()
+    with server.client() as client:
+        assert client.ask("PING") == b"+PONG\r\n"
+        before = threads()
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("RIVERBED", "SNAPSHOT")
+        client.ask("RIVERBED", "SNAPSHOTS")
+        client.ask("SAVE")
+        rewritten(server)
+    assert threads() == before > THREADS

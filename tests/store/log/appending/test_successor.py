@@ -13,6 +13,7 @@ from riverbed.store.format.log_lines import encode_command, encode_preface
 from riverbed.store.log import tail as tail_module
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.appending.replacement import Replacement
+from riverbed.store.log.home import LogHome
 from riverbed.store.log.scrub import scrubbed_part
 from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail
@@ -372,6 +373,29 @@ def test_a_defect_while_a_file_is_listed_ends_with_a_log_that_says_so(
     with pytest.raises(LogWriteError, match="a defect"):
         append(log, ALL[4])
     assert found(files.crash())[:2] == ALL[:2]
+
+
+def test_a_new_manifest_that_memory_is_too_short_to_put_into_effect_breaks_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is on the disk by then, and batches may go to the file before."""
+    files = FaultyFiles()
+    log, replacement = begun(files)
+    before = found(files.crash())
+
+    def short(*_: object) -> None:
+        raise MemoryError
+
+    replacement.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(LogHome, "cut_copies", short)
+        with pytest.raises(LogWriteError, match="could not be put into effect: MemoryError"):
+            log.listing.settle()
+    assert log.broken
+    with pytest.raises(LogWriteError):
+        append(log, ALL[4])
+    log.close()
+    assert found(files)[: len(before)] == before
 
 
 def test_nothing_is_begun_behind_a_file_that_takes_no_appends() -> None:
