@@ -33,6 +33,8 @@ _WORDS_A_SLICE = 500
 # The answer to a wrong password takes so long, times the number of wrong ones in a row.
 _DELAY_MS: Final = 100
 _MAX_DELAY_MS: Final = 2000
+# Of each word of a refused one, while the refusal waits.
+_SHOWN_BYTES: Final = 128
 
 WRONGPASS: Final = "WRONGPASS invalid username-password pair or user is disabled."
 NO_PASSWORD_SET: Final = (
@@ -180,15 +182,17 @@ def _refuse_password(request: Request, user: bytes) -> Reply:
     session, context = request.session, request.context
     session.failed_auths += 1
     denial = Denial(Reason.AUTH, request.argv[0])
-    note(context, session, denial, user, COMMANDS[request.argv[0].upper()], request.argv)
+    command = COMMANDS[request.argv[0].upper()]
+    note(context, session, denial, user, command, request.argv)
     context.wrong_passwords.note(session.peer.address, context.clock.monotonic())
     refusal = CommandError(WRONGPASS)
     deadline_ms = request.now_ms + min(session.failed_auths * _DELAY_MS, _MAX_DELAY_MS)
     if not request.may_block:
         session.guesses_from_ms = deadline_ms
         raise refusal
-    # Its words may be long, and are needed no more: a stranger may have sent them.
-    return Block((), deadline_ms, request.argv[:1], is_for_work=True, on_timeout=lambda: refusal)
+    # A stranger may have sent long words, and no more than the slow log shows is needed.
+    shown = [word[:_SHOWN_BYTES] for word in command.shown(request.argv)]
+    return Block((), deadline_ms, shown, is_for_work=True, on_timeout=lambda: refusal)
 
 
 def _refuse_haste(request: Request) -> None:

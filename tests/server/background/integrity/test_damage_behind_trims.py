@@ -17,6 +17,7 @@ from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.streamed.stream import LogStream
+from riverbed.store.streams.runs import put_all_rows
 from riverbed.store.streams.stream import Stream
 from riverbed.store.tables.writing.transaction import Transaction
 from riverbed.store.wire import Tail, take_tails
@@ -228,7 +229,7 @@ def test_rows_that_a_read_put_back_while_memory_was_short_are_read_from_the_log(
         ticks.engine.txn.cached_bytes = 0
         await ticks.ask(client, *(f"XADD s {number}-1 f v" for number in range(ENTRIES + 1, ENTRIES + 6)))
         assert db.lent_count == 1
-        monkeypatch.setattr(lent, "put_all_rows", short)
+        monkeypatch.setattr(lent, put_all_rows.__name__, short)
         with pytest.raises(MemoryError):
             db._lent.put_back([b"s"])
         monkeypatch.undo()
