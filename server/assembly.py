@@ -198,7 +198,7 @@ class Server:
         self.checkpoints.checkpoint_later()
 
     def start_threads(self) -> None:
-        """Start all threads that this process will have, while there is memory for them."""
+        """Start all threads of Python's that this process will have, while there is memory for them."""
         self.tasks.start_threads()
         self.checkpoints.start_thread()
         removal.start_thread()

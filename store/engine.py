@@ -441,10 +441,8 @@ class Engine:
                 if save and self.needs_checkpoint:
                     self.checkpoint()
             finally:
-                if self.is_loaded:
-                    is_told = self.log.condition.refusal is not None  # by what failed before
-                    with contextlib.suppress(*((LogWriteError,) if is_told else ())):
-                        self.keeper.sync()
+                if self.is_loaded and self.log.condition.refusal is None:  # else it is told already
+                    self.keeper.sync()
         finally:
             self.abandon()
 

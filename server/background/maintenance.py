@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("riverbed")
 
-# What periodic work meets in damaged or full tables; it is tried again.
+# What a checkpoint meets in damaged or full tables.
 _EXPECTED: Final = (DamagedRowError, lmdb.Error)
 
 # A slice of purging, and the pause after it: half of the time is left to clients.

@@ -31,18 +31,18 @@ Expected = tuple[type[Exception], ...]
 
 # How long the last tasks of a server that stops may take to end.
 CLOSE_S: Final = 10.0
-# For work that blocks, in a thread of the loop's own.
+# For work that blocks.
 THREADS: Final = 6
 
 
-def start_threads(pool: ThreadPoolExecutor, count: int) -> None:
+def start_all(pool: ThreadPoolExecutor, count: int) -> None:
     """Start so many threads of a pool now, or as many as the system has for us.
 
     Where memory is short, a thread may end before it runs, and `Thread.start` waits until it does, for ever.
     """
     all_run = threading.Event()
     try:
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError, MemoryError):
             for _ in range(count):
                 pool.submit(all_run.wait)
     finally:
@@ -56,13 +56,16 @@ class Tasks:
         self._loop = loop
         self._status = status
         self._running: set[asyncio.Task[Any]] = set()
+        self._pool: ThreadPoolExecutor | None = None
         self.stopping = threading.Event()  # the server stops: work in threads need not spare its clients any more
 
     def start_threads(self) -> None:
-        """Start the threads of the loop's own that `in_thread` uses."""
-        pool = ThreadPoolExecutor(THREADS, thread_name_prefix="work")
-        start_threads(pool, THREADS)
-        self._loop.set_default_executor(pool)
+        """Start the threads that `in_thread` uses: until then, and in tests, they are the loop's own.
+
+        As the loop's own they would be, but its end starts a thread that waits for them.
+        """
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="work")
+        start_all(self._pool, THREADS)
 
     def start(
         self, name: str, work: Coroutine[Any, Any, T], *, failed: Failed | None = None, expected: Expected = ()
@@ -102,10 +105,10 @@ class Tasks:
         failed: Failed | None = None,
         expected: Expected = (),
     ) -> asyncio.Task[T]:
-        """Call a function that blocks, in a thread of `executor` or of the loop's own; as `start`."""
+        """Call a function that blocks, in a thread of `executor`, or of ours; as `start`."""
 
         async def call() -> T:
-            return await self._loop.run_in_executor(executor, function, *arguments)
+            return await self._loop.run_in_executor(executor or self._pool, function, *arguments)
 
         return self.start(name, call(), failed=failed, expected=expected)
 
@@ -159,3 +162,5 @@ class Tasks:
             _, left = await asyncio.wait(self._running, timeout=CLOSE_S)
             for task in left:
                 log.warning("%s has not ended %g s after it was cancelled", task.get_name(), CLOSE_S)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)

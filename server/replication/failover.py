@@ -6,9 +6,9 @@
 
 Writes wait from the first step on, so that the replica can come level.  The replica becomes the primary when we, its
 primary, ask it for the log with `PSYNC id offset FAILOVER`; then the writes that waited are refused, as by any replica.
-When the link breaks behind this request we do not know whether the replica has got it.  No refusal ends the wait then:
-a replica that cannot take over because it is a primary has done so, and is followed if it has all that is here.  ABORT
-ends it, and may leave two primaries, as with Redis.
+When the link breaks behind this request we do not know whether the replica has got it.  Only one refusal ends the wait
+then, that of a replica of ours which lacks something: it is no primary.  A replica that cannot take over because it is
+one has done so, and is followed if it has all that is here.  ABORT ends it, and may leave two primaries, as with Redis.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ NO_REPLICAS: Final = "ERR FAILOVER requires connected replicas."
 NOT_A_REPLICA: Final = "ERR FAILOVER target HOST and PORT is not a replica."
 NOT_ONLINE: Final = "ERR FAILOVER target replica is not online."
 NO_REPLICA_TO_TAKE_OVER: Final = "ERR PSYNC FAILOVER can't be sent to a master."
+LACKS_LOG: Final = "ERR PSYNC FAILOVER offset is beyond the log here: nothing is given up without FORCE"
 FOREIGN: Final = "ERR FAILOVER requires a replica that is a Riverbed: a Redis could not be followed"
 # The longest time that a timer takes.
 _MAX_S: Final = 365 * 86_400

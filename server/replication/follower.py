@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.replication.applier import LACKS_ROOM, MAX_PENDING_BYTES, SLICE_BYTES, SLICE_COMMANDS, Applier
 from riverbed.server.replication.attempts import Attempts
-from riverbed.server.replication.failover import NO_REPLICA_TO_TAKE_OVER
+from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.store.errors import DISK_LACKS_ROOM, LogWriteError, ReplayError, StateLostError
@@ -150,7 +150,7 @@ class Follower:
             config.masteruser,
             config.masterauth,
             id_to_send,
-            -2 if self._wants_all else offset,
+            -2 if self._wants_all and self._failover is None else offset,
             takes_over=self._failover is not None and not self._seems_primary,
             gives_up_rest=self._failover is not None and self._failover.gives_up_rest,
         )
@@ -274,7 +274,7 @@ class Follower:
     def _is_refused(self, error: LinkError) -> bool:
         """Whether the replica that was to take over has surely not done it."""
         is_refused = isinstance(error, RefusedError)
-        if is_refused and not self._may_have_taken_over:
+        if is_refused and (not self._may_have_taken_over or LACKS_LOG in str(error)):
             return True
         self._seems_primary = is_refused and NO_REPLICA_TO_TAKE_OVER in str(error)
         if not is_refused and self._latest is not None and self._latest.has_asked_to_take_over:

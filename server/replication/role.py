@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.errors import CommandError
-from riverbed.server.replication.failover import NO_REPLICA_TO_TAKE_OVER, Failover
+from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER, Failover
 from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.fullsync import remove_leftovers
 from riverbed.server.replication.needs import Needs
@@ -35,7 +35,6 @@ NO_LINK: Final = "NOMASTERLINK Can't SYNC while not connected with my master"
 READONLY: Final = "READONLY You can't write against a read only replica."
 NO_LINK_IN_FAILOVER: Final = "NOMASTERLINK Can't SYNC while failing over"
 NOT_IN_FAILOVER: Final = "ERR REPLICAOF not allowed while failing over."
-LACKS_LOG: Final = "ERR PSYNC FAILOVER offset is beyond the log here: nothing is given up without FORCE"
 OTHER_LINE: Final = "ERR PSYNC FAILOVER replid must match my replid."
 STALE: Final = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
 TOO_FEW_REPLICAS: Final = "NOREPLICAS Not enough good replicas to write."
@@ -217,10 +216,10 @@ class Replication:
         follower = self.follower
         if follower is None:
             return
-        follower.stop()
         engine = self._engine
         # first: nothing is to be written with the id before
         engine.statements.set_replids(engine.log.replids.branch(engine.log.end.offset))
+        follower.stop()
         self.follower = None
         self._config.replicaof = None
         engine.set_role(is_replica=False)

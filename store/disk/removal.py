@@ -62,7 +62,8 @@ def close_file(fd: int) -> None:
 
 def start_thread() -> None:
     """Start the thread of `close_file` now: where memory is short, starting one may take for ever."""
-    _unused()
+    with contextlib.suppress(RuntimeError, MemoryError):
+        _unused()
 
 
 @functools.cache

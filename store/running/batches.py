@@ -57,14 +57,20 @@ class Batches:
             appended = True
             if self._options.fsync is Fsync.ALWAYS:
                 self._keeper.sync()
+            txn.log_is_written()
+            batches: tuple[StreamedBatch, ...] = ()
+            if self.on_written is not None:
+                batches = (StreamedBatch(commands + annotation, len(commands), command_bytes, (), writer.offset),)
+            self.written(batches, len(commands))
         except LogWriteError as error:
             self.undo(error, was_appended=appended)
             raise
-        txn.log_is_written()
-        batches: tuple[StreamedBatch, ...] = ()
-        if self.on_written is not None:
-            batches = (StreamedBatch(commands + annotation, len(commands), command_bytes, (), writer.offset),)
-        self.written(batches, len(commands))
+        except BaseException as error:
+            if not appended:
+                raise
+            txn.drop_log()  # its lines are in the log: a later commit must not log them again
+            reason = f"a batch is in the log, and its commit has not ended: {str(error) or type(error).__name__}"
+            raise self._state.lose(reason) from None
         return True
 
     def undo(self, error: LogWriteError, *, was_appended: bool) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 # Half of the time would go into code that is compiled well, and nothing runs long enough for that.
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# An archive that does not fit is no news: what programs print is compared.
+_QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
 def cache_of_run(factory: pytest.TempPathFactory) -> Path:
@@ -29,7 +31,7 @@ def quick_java(factory: pytest.TempPathFactory) -> str:
     from riverbed.tools.spark.quick.start import quoted  # imports PySpark, which few tests need
 
     archives = cache_of_run(factory).glob("riverbed-*/*.jsa")
-    return " ".join([_BRIEF, *(quoted(f"-XX:SharedArchiveFile={path}") for path in archives)])
+    return " ".join([_BRIEF, _QUIET, *(quoted(f"-XX:SharedArchiveFile={path}") for path in archives)])
 
 
 def quick_python(factory: pytest.TempPathFactory) -> Path:

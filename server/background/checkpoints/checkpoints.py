@@ -17,7 +17,7 @@ import lmdb
 
 from riverbed.server.background.checkpoints.disk_hold import DiskHold
 from riverbed.server.background.checkpoints.rows_ahead import RowsAhead
-from riverbed.server.background.tasks import start_threads
+from riverbed.server.background.tasks import start_all
 from riverbed.server.errors import CommandError
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
@@ -90,8 +90,8 @@ class Checkpoints:
             self._config.observe(name, self._follow_config)
 
     def start_thread(self) -> None:
-        """Start the disk's thread now, see `start_threads`."""
-        start_threads(self._disk, 1)
+        """Start the disk's thread now, see `start_all`."""
+        start_all(self._disk, 1)
 
     def stop(self) -> None:
         """Begin no other checkpoint."""
@@ -292,6 +292,9 @@ class Checkpoints:
         self._disarm()
         if self._has_to_wait:
             self._is_due = True
+            durability = self._engine.checkpoints.syncing
+            if durability is not None and self._syncing is None:  # memory was too short to end it
+                self._hand_over(durability)
             if self._engine.dirty_bytes >= MAX_DIRTY * CHECKPOINT_BYTES:
                 self._hold.begin()
             return

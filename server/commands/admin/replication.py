@@ -167,7 +167,7 @@ def psync(request: Request) -> Reply:
         return NO_REPLY
     offset = parse_int(request.argv[2])
     if request.argv[3:4] and request.argv[3].lower() == b"failover":
-        is_forced = request.argv[4:5] != [] and request.argv[4].lower() == b"force"
+        is_forced = request.argv[4:5] == [b"FORCE"]
         request.context.replication.take_over(request.argv[1].decode("latin-1"), offset - 1, is_forced=is_forced)
     request.context.replication.attach(request.session, request.argv[1].decode("latin-1"), offset)
     return NO_REPLY

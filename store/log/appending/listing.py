@@ -75,7 +75,7 @@ class Listing:
         """Have a thread `run` the replacement that is returned, behind a sync of the open files `unsynced`.
 
         `manifest` is made of the present one, with no other under way.  `settle` sets `failure`, and calls `then`;
-        before the list in memory is the new one it calls `before`, which raises nothing.
+        before the list in memory is the new one it calls `before`.
         """
         assert self._under_way is None, "this manifest would undo the one under way"
         replacement = Replacement(self._home.path / LOG_MANIFEST, manifest, self._files, self._condition, unsynced)

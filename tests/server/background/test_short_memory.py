@@ -149,6 +149,47 @@ def test_a_checkpoint_that_memory_is_too_short_to_end_is_ended_by_the_next(
     in_loop(body())
 
 
+def test_a_checkpoint_that_nothing_could_end_is_given_to_the_disk_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither its thread nor the loop had the memory for it; others begin behind it alone."""
+    monkeypatch.setattr(checkpoints, "RETRY_S", 0.02)
+    real, calls = Tables.sync, []
+
+    def short_twice(tables: Tables) -> None:
+        calls.append(tables)
+        if len(calls) <= 2:
+            raise MemoryError
+        real(tables)
+
+    monkeypatch.setattr(Tables, "sync", short_twice)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        await until_true(lambda: len(calls) > 2 and not ticks.engine.checkpoints.is_syncing)
+        await ticks.ask(client, "XADD s 2-1 f v")
+        await until_true(lambda: ticks.engine.txn.position == ticks.engine.log.end)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_commit_that_ends_early_logs_its_batch_once(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, appendfsync="always")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        keeper = ticks.engine.keeper
+        keeper.on_sync = once(keeper.on_sync)
+        await ticks.ask(client, "XADD s 2-1 f v", "SAVE")
+        assert ticks.executor.gave_up
+        assert await restarted(ticks, tmp_path) == b":2\r\n"
+
+    in_loop(body())
+
+
 def test_requests_behind_a_wait_for_others_that_meets_a_defect_are_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

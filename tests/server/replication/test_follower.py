@@ -9,14 +9,16 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from riverbed.server.replication import applier
 from riverbed.server.replication.applier import SLICE_BYTES, SLICE_COMMANDS
+from riverbed.server.replication.failover import LACKS_LOG
 from riverbed.server.replication.follower import Follower, State
-from riverbed.server.replication.link import LinkError
+from riverbed.server.replication.link import LinkError, RefusedError
 from riverbed.server.replication.needs import Needs
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
@@ -315,3 +317,13 @@ def test_a_server_without_room_hands_over_all_the_same_and_follows_nobody_else(
         ticks.close()
 
     in_loop(body())
+
+
+def test_a_replica_that_lacks_something_has_not_taken_over_however_often_it_was_asked() -> None:
+    """The link has broken behind the first request, so that any other refusal may be of a primary by now."""
+    follower = Follower.__new__(Follower)
+    follower._may_have_taken_over = follower._seems_primary = False
+    follower._latest = cast("Any", SimpleNamespace(has_asked_to_take_over=True))
+    assert not follower._is_refused(LinkError("closed"))
+    assert not follower._is_refused(RefusedError("the primary does not sync: -ERR max number of clients reached"))
+    assert follower._is_refused(RefusedError(f"the primary does not sync: -{LACKS_LOG}"))

@@ -45,6 +45,8 @@ from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import Columns, ReadOptions, Verify, is_uri, local_path
 from riverbed.tools.spark.reading.remote import copy, filesystem_of, read_manifest, snapshot_folders
 
+# What file systems make in the folder that they are mounted at, for root alone.
+_LOST_AND_FOUND: Final = "lost+found"
 _NOT_QUOTED: Final = "/=+:@,;!$&'()*~"
 _LIVE_MAP_BYTES: Final = 1 << 40
 _SNAPSHOT: Final = "snapshot"
@@ -229,21 +231,21 @@ def series(path: str) -> list[Place]:
         raise SourceError(f"{path} is one snapshot; a stream is read from the folder that they come into")
     if not folder.is_dir():
         raise SourceError(f"there is no folder {path}")
-    names = [name for name in os.listdir(folder) if not name.startswith(TEMPORARY_PREFIX)]
+    names = [name for name in os.listdir(folder) if not name.startswith(TEMPORARY_PREFIX) and name != _LOST_AND_FOUND]
     paths = [folder / name for name in names if not (folder / name).is_symlink()]  # it may lead anywhere
     places = [_place(snapshot, str(snapshot.path), None) for path in paths if (snapshot := _opened_if_there(path))]
     return sorted(places, key=lambda place: (place.time_ms, place.offset, place.name))
 
 
 def _opened_if_there(path: Path) -> Snapshot | None:
-    """None where there is no snapshot, or none any more: a folder without a manifest is being made, or copied."""
+    """None where there is no snapshot, or none any more: one that lacks a file is being copied, or deleted."""
     try:
         return open_snapshot(path)
     except NoSnapshotError:
         return None
     except CorruptionError as error:
-        if not os.path.lexists(path / MANIFEST_NAME):
-            return None  # it was deleted while it was looked at
+        if not all(os.path.lexists(path / name) for name in (MANIFEST_NAME, DATA_NAME, STREAMS_NAME)):
+            return None
         raise SourceError(f"cannot read {path}: {error}") from error
     except (StoreError, OSError) as error:
         raise SourceError(f"cannot read {path}: {error}") from error

@@ -103,7 +103,7 @@ def loss(reader: TableReader, stream: StreamHere, at: Progress) -> str | None:
         )
     row = stream.row
     missing = _missing(row, at)
-    is_next_there = at.next_id is not None and row.length and row.first_id <= at.next_id
+    is_next_there = at.next_id is not None and row.length and row.first_id == at.next_id
     if missing > 0 and not is_next_there and missing > _new_holes(reader, row, at):
         first = id_text(row.first_id).decode() if row.length else "its end"
         return (
@@ -174,10 +174,18 @@ def _missing(row: StreamRow, at: Progress) -> int:
 
 def _added_late(reader: TableReader, row: StreamRow, at: Progress) -> StreamID | None:
     """The first entry below `at` that was not there when the stream was read up to it; None when there is none."""
-    if at.number is None:
-        return None  # an older version noted neither this nor the mark
+    if at.number is None or row.entries_added <= at.seen or not row.length or row.first_id > at.last_id:
+        return None  # an older version noted neither the number nor the mark
+    counts = EntryCounts(reader, row)
     first = StreamID(1) if at.mark is None else StreamID(at.mark.entry_id + 1)
-    return next(EntryCounts(reader, row).ids(first, at.last_id), None) if first <= at.last_id else None
+    late_id = next(counts.ids(first, at.last_id), None) if first <= at.last_id else None
+    # Below the mark XSETID lets none in before that is gone.
+    if late_id is None and (at.mark is None or _is_there(reader, row, at.mark)):
+        return None
+    if row.max_deleted_id > at.last_id:
+        return late_id
+    # Nothing behind `at` was deleted, nor trimmed, as an entry up to `at` is there: what was added is known.
+    return (late_id or row.first_id) if row.entries_added - counts.after(at.last_id) > at.seen else None
 
 
 def _new_holes(reader: TableReader, row: StreamRow, at: Progress) -> int:

@@ -81,6 +81,8 @@ class EntryStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError(f"only entries can be streamed; table {options.table.value} is read in batches")
         if options.as_of_ms is not None:
             raise OptionError("asOf is for spark.read; endingTimestamp ends a stream")
+        if options.data_checksum is not None:
+            raise OptionError("dataChecksum is for spark.read; a stream checks that it goes on with the same store")
         if len(options.paths) != 1:
             raise OptionError("a stream is read from one path: a live store, or a folder of its snapshots")
         self._options = options

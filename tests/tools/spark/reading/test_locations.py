@@ -315,13 +315,14 @@ def test_as_of_is_refused_where_it_would_choose_between_stores(tmp_path: Path, c
         rows_read(folder, asOf="99999999999999", cacheDirectory=cache)
 
 
-def test_as_of_is_refused_for_a_data_directory_and_for_a_stream(tmp_path: Path, cache: Path) -> None:
+def test_what_names_one_snapshot_is_refused_for_a_data_directory_and_for_a_stream(tmp_path: Path, cache: Path) -> None:
     Product(tmp_path / "data", HandClock()).close()
     with pytest.raises(SourceError, match="only its last checkpoint"):
         rows_read(tmp_path / "data", asOf="99999999999999", cacheDirectory=cache)
-    asked = read_options({"path": str(tmp_path), "asOf": "1"})
-    with pytest.raises(OptionError, match="asOf is for"):
-        EntryStreamReader(asked, default_schema(Table.ENTRIES))
+    for option in ("asOf", "dataChecksum"):
+        asked = read_options({"path": str(tmp_path), option: "1"})
+        with pytest.raises(OptionError, match=f"{option} is for"):
+            EntryStreamReader(asked, default_schema(Table.ENTRIES))
 
 
 def test_as_of_that_is_no_time_is_refused() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pickle
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -343,6 +344,46 @@ def test_entries_below_what_was_read_are_told_after_the_last_id_was_set_back(
     ):
         query.batch()
     assert lenient.batch() == [110]
+
+
+def test_an_entry_that_is_let_in_before_the_next_one_is_not_that_one(tmp_path: Path) -> None:
+    numbered(tmp_path / "data", (10, 20, 100, 110, 120))
+    ended, query = Query(tmp_path / "data", endingId="100-0"), Query(tmp_path / "data")
+    assert ended.batch() == [10, 20, 100]
+    query.at = ended.at
+    shut_places()
+    numbered(tmp_path / "data", (), "XTRIM s MAXLEN 0", "XSETID s 102-0")
+    shut_places()
+    numbered(tmp_path / "data", (105,))
+
+    with pytest.raises(DataLossError, match=r"trimmed up to 105-0, and was read up to 100-.* 2 entries are gone"):
+        query.batch()
+
+
+def test_entries_that_are_let_in_below_what_was_read_and_trimmed_are_told(tmp_path: Path) -> None:
+    numbered(tmp_path / "data", (10, 20, 100))
+    query = Query(tmp_path / "data")
+    assert query.batch() == [10, 20, 100]
+    shut_places()
+    numbered(tmp_path / "data", (105, 107), "XTRIM s MAXLEN 0", "XSETID s 60-0")
+    shut_places()
+    numbered(tmp_path / "data", (70, 110))
+
+    with pytest.raises(DataLossError, match=r"read up to 100-0, and has entries below that since XSETID .* from 70-0"):
+        query.batch()
+
+
+def test_a_store_that_is_restored_from_before_a_trim_has_no_new_entries(tmp_path: Path) -> None:
+    numbered(tmp_path / "data", (10, 20, 50), "XSETID s 100-0")
+    shutil.copytree(tmp_path / "data", tmp_path / "before")
+    numbered(tmp_path / "data", (), "XTRIM s MAXLEN 0")
+    query = Query(tmp_path / "data")
+    assert query.batch() == []
+    query.read_from(tmp_path / "before")
+    assert query.batch() == []
+    shut_places()
+    numbered(tmp_path / "before", (110,))
+    assert query.batch() == [110]
 
 
 # -- what is none ------------------------------------------------------------------------------------------------------
@@ -763,8 +804,13 @@ def test_a_snapshot_that_cannot_be_read_is_not_passed_over(
     (folder / "README").write_text("snapshots")
     (folder / ".temp-two").mkdir()
     (folder / ".temp-two" / "manifest.json").write_text("{")
-    (folder / "three").mkdir()
+    for name in ("three", "lost+found"):
+        (folder / name).mkdir()
     (folder / "three" / "data.mdb").write_text("a copy that is not whole yet")
+    (folder / "lost+found" / "manifest.json").write_text("what a disk check has found")
+    for name in ("data.mdb", "streams.jsonl"):  # as `rm -r` leaves one for a while
+        gone = take_snapshot(tmp_path / "data", folder / f"without-{name}", program="test").path
+        (gone / name).unlink()
     query = Query(folder)
     assert query.batch() == [1]
     manifest = (path / "manifest.json").read_bytes()
