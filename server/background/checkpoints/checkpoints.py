@@ -367,7 +367,7 @@ class Checkpoints:
     def _go_on(self) -> None:
         """Begin the checkpoint that is due, if it may begin; then writes wait no longer."""
         try:
-            if self._is_due:
+            if self._is_due and not self._engine.checkpoints.is_syncing:  # else one could not be ended: the timer comes
                 self._checkpoint()
         finally:
             if not self._is_due:

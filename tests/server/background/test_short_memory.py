@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,36 @@ def test_a_checkpoint_that_nothing_could_end_is_given_to_the_disk_again(
         await until_true(lambda: len(calls) > 2 and not ticks.engine.checkpoints.is_syncing)
         await ticks.ask(client, "XADD s 2-1 f v")
         await until_true(lambda: ticks.engine.txn.position == ticks.engine.log.end)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_checkpoint_that_cannot_be_ended_is_tried_after_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "RETRY_S", 0.05)
+    real, calls = Tables.sync, []
+    is_short = True
+
+    def short(tables: Tables) -> None:
+        calls.append(tables)
+        if is_short:
+            raise MemoryError
+        real(tables)
+
+    monkeypatch.setattr(Tables, "sync", short)
+
+    async def body() -> None:
+        nonlocal is_short
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5)
+        begun = time.monotonic()
+        await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
+        await until_true(lambda: len(calls) >= 6)
+        # its thread and the loop call it, in each try
+        assert len(calls) <= 2 * ((time.monotonic() - begun) / checkpoints.RETRY_S + 2)
+        is_short = False
+        await until_true(lambda: not ticks.engine.checkpoints.is_syncing)
         ticks.close()
 
     in_loop(body())

@@ -17,6 +17,7 @@ checks of pages among it, is imported by the functions that need it.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from glob import glob, has_magic
@@ -47,6 +48,8 @@ from riverbed.tools.spark.reading.remote import copy, filesystem_of, read_manife
 
 # What file systems make in the folder that they are mounted at, for root alone.
 _LOST_AND_FOUND: Final = "lost+found"
+_PATIENCE_S: Final = 10.0
+_LOOK_S: Final = 0.1
 _NOT_QUOTED: Final = "/=+:@,;!$&'()*~"
 _LIVE_MAP_BYTES: Final = 1 << 40
 _SNAPSHOT: Final = "snapshot"
@@ -238,17 +241,25 @@ def series(path: str) -> list[Place]:
 
 
 def _opened_if_there(path: Path) -> Snapshot | None:
-    """None where there is no snapshot, or none any more: one that lacks a file is being copied, or deleted."""
-    try:
-        return open_snapshot(path)
-    except NoSnapshotError:
-        return None
-    except CorruptionError as error:
-        if not all(os.path.lexists(path / name) for name in (MANIFEST_NAME, DATA_NAME, STREAMS_NAME)):
+    """None where there is no snapshot, or none any more: a folder without a manifest is being made, or copied.
+
+    One that lacks another file may be being deleted, which takes seconds, and is looked at again for so long.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return open_snapshot(path)
+        except NoSnapshotError:
             return None
-        raise SourceError(f"cannot read {path}: {error}") from error
-    except (StoreError, OSError) as error:
-        raise SourceError(f"cannot read {path}: {error}") from error
+        except CorruptionError as error:
+            if not os.path.lexists(path / MANIFEST_NAME):
+                return None
+            is_whole = all(os.path.lexists(path / name) for name in (DATA_NAME, STREAMS_NAME))
+            if is_whole or time.monotonic() >= deadline:
+                raise SourceError(f"cannot read {path}: {error}") from error
+        except (StoreError, OSError) as error:
+            raise SourceError(f"cannot read {path}: {error}") from error
+        time.sleep(_LOOK_S)
 
 
 def _local(path: str) -> Path:

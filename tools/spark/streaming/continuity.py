@@ -180,9 +180,7 @@ def _added_late(reader: TableReader, row: StreamRow, at: Progress) -> StreamID |
     first = StreamID(1) if at.mark is None else StreamID(at.mark.entry_id + 1)
     late_id = next(counts.ids(first, at.last_id), None) if first <= at.last_id else None
     # Below the mark XSETID lets none in before that is gone.
-    if late_id is None and (at.mark is None or _is_there(reader, row, at.mark)):
-        return None
-    if row.max_deleted_id > at.last_id:
+    if row.max_deleted_id > at.last_id or (at.mark is not None and _is_there(reader, row, at.mark)):
         return late_id
     # Nothing behind `at` was deleted, nor trimmed, as an entry up to `at` is there: what was added is known.
     return (late_id or row.first_id) if row.entries_added - counts.after(at.last_id) > at.seen else None

@@ -373,6 +373,20 @@ def test_entries_that_are_let_in_below_what_was_read_and_trimmed_are_told(tmp_pa
         query.batch()
 
 
+def test_entries_that_come_again_below_what_was_read_are_told_whatever_was_counted(tmp_path: Path) -> None:
+    numbered(tmp_path / "data", range(1, 11), "XDEL s 9-0 10-0")
+    query = Query(tmp_path / "data")
+    assert query.batch() == [1, 2, 3, 4, 5, 6, 7, 8]
+    shut_places()
+    back = ("XSETID s 10-0 ENTRIESADDED 10 MAXDELETEDID 8-0", "XSETID s 8-0 ENTRIESADDED 8 MAXDELETEDID 8-0")
+    numbered(tmp_path / "data", (), *back)
+    shut_places()
+    numbered(tmp_path / "data", (9, 10, 11))
+
+    with pytest.raises(DataLossError, match=r"has entries below that since XSETID .* from 9-0"):
+        query.batch()
+
+
 def test_a_store_that_is_restored_from_before_a_trim_has_no_new_entries(tmp_path: Path) -> None:
     numbered(tmp_path / "data", (10, 20, 50), "XSETID s 100-0")
     shutil.copytree(tmp_path / "data", tmp_path / "before")
@@ -793,7 +807,7 @@ def test_a_batch_is_cut_in_time_and_not_by_stream(tmp_path: Path) -> None:
     assert total == sum(-(-100 // (1 + stream)) for stream in range(10))
 
 
-@pytest.mark.parametrize("what", ["damaged", "newer", "cut", "not permitted"])
+@pytest.mark.parametrize("what", ["damaged", "newer", "cut", "not permitted", "without data.mdb"])
 def test_a_snapshot_that_cannot_be_read_is_not_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -808,14 +822,14 @@ def test_a_snapshot_that_cannot_be_read_is_not_passed_over(
         (folder / name).mkdir()
     (folder / "three" / "data.mdb").write_text("a copy that is not whole yet")
     (folder / "lost+found" / "manifest.json").write_text("what a disk check has found")
-    for name in ("data.mdb", "streams.jsonl"):  # as `rm -r` leaves one for a while
-        gone = take_snapshot(tmp_path / "data", folder / f"without-{name}", program="test").path
-        (gone / name).unlink()
     query = Query(folder)
     assert query.batch() == [1]
     manifest = (path / "manifest.json").read_bytes()
     if what == "damaged":
         (path / "manifest.json").write_bytes(manifest[:-9])
+    elif what == "without data.mdb":
+        monkeypatch.setattr(locations, "_PATIENCE_S", 0.0)
+        (path / "data.mdb").unlink()
     elif what == "cut":
         os.truncate(path / "data.mdb", 4096)
     else:
@@ -845,6 +859,20 @@ def test_a_snapshot_that_is_deleted_while_it_is_looked_at_is_none(
         raise CorruptionError(str(path / "data.mdb"), None, "the manifest speaks of it, and it is missing")
 
     monkeypatch.setattr(locations, "open_snapshot", deleted)
+    assert Query(folder).batch() == []
+
+
+@pytest.mark.parametrize("first", ["data.mdb", "streams.jsonl"])
+def test_a_snapshot_that_is_being_deleted_file_by_file_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """As `rm -r` does, which is over with one file seconds later where that is long."""
+    folder = tmp_path / "series"
+    folder.mkdir()
+    numbered(tmp_path / "data", (1,))
+    path = take_snapshot(tmp_path / "data", folder / "one", program="test").path
+    (path / first).unlink()
+    monkeypatch.setattr(locations.time, "sleep", lambda seconds: shutil.rmtree(path))
     assert Query(folder).batch() == []
 
 
