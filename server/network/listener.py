@@ -210,6 +210,7 @@ async def serve(config: Config) -> int:
     except BaseException:
         addresses.close()
         raise
+    server.start_threads()
     return await serve_at(addresses, server)
 
 
@@ -219,7 +220,6 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
     loop = asyncio.get_running_loop()
     try:
         loop.set_exception_handler(server.tasks.noticed)
-        server.start_threads()
         listener = Listener(config, server, addresses)
         server.stopping.close_listeners = listener.close
         glance = Glance()
