@@ -34,6 +34,7 @@ from riverbed.store.errors import (
     Refusal,
     ReplayError,
     StoreError,
+    text_of,
 )
 from riverbed.store.format.meta import NO_DATABASE
 from riverbed.store.layout import LOG_DIRECTORY
@@ -247,7 +248,7 @@ class Engine:
         except LogWriteError:
             raise
         except BaseException as error:  # the tables have what the lines that are gone did
-            raise self.state.lose(f"nothing could be undone: {str(error) or type(error).__name__}") from error
+            raise self.state.lose(f"nothing could be undone: {text_of(error)}") from error
         self.state.restore(txn.changes)
 
     def restore_lost(self) -> None:

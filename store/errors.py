@@ -68,6 +68,11 @@ class DamagedRowError(CorruptionError, ValueError):
         self.stream_no = stream_no
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says, or what it is where it says nothing, as a MemoryError does."""
+    return str(error) or type(error).__name__
+
+
 def why_undecoded(error: Exception) -> str:
     """The reason for a text, of one of DECODE_ERRORS that the reader of a row has raised."""
     if isinstance(error, StoreError):

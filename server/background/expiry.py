@@ -58,33 +58,32 @@ class Expiry:
             return True
         try:
             self._failures.restore_lost()
+            is_behind = self._take_slice()
         except StateLostError as failure:
             self._ticks.give_up(failure)
             return False
-        is_behind = False
+        if txn.log:
+            self._ticks.want_tick()
+        if is_behind:
+            self._timer = self._loop.call_later(PAUSE_S, self._go_on)
+        return True
+
+    def _take_slice(self) -> bool:
+        """-> whether there is more.  Raises StateLostError."""
         end_s = self._monotonic() + SLICE_S
         now_ms = self._core.now_ms()
         self._kinds.rotate(1)
         for expire in self._kinds:
             if self._monotonic() < self._again_s.get(expire, 0.0):
                 continue
-            mark = txn.mark()
+            mark = self._engine.txn.mark()
             try:
-                is_behind = expire(now_ms, end_s)
+                if expire(now_ms, end_s):
+                    return True
             except Exception as error:  # memory may be short between the rows of a key and the line of the log
-                try:
-                    self._failures.undo_chore("what removes expired keys", error, mark)
-                except StateLostError as failure:
-                    self._ticks.give_up(failure)
-                    return False
+                self._failures.undo_chore("what removes expired keys", error, mark)
                 self._again_s[expire] = self._monotonic() + RETRY_S
-            if is_behind:
-                break
-        if txn.log:
-            self._ticks.want_tick()
-        if is_behind:
-            self._timer = self._loop.call_later(PAUSE_S, self._go_on)
-        return True
+        return False
 
     def _go_on(self) -> None:
         self._timer = None

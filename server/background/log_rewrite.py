@@ -29,7 +29,7 @@ from riverbed.server.background.worker import DamageMetError, Worker, WorkerErro
 from riverbed.server.background.worker_modules import REWRITE
 from riverbed.store.disk.real_files import is_there
 from riverbed.store.disk.removal import remove_file
-from riverbed.store.errors import DISK_LACKS_ROOM, DamagedRowError, LogWriteError, StateLostError
+from riverbed.store.errors import DISK_LACKS_ROOM, DamagedRowError, LogWriteError, StateLostError, text_of
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class Rewriting:
 
     def _failed(self, error: Exception) -> None:
         """The log is as it was; an automatic rewrite is tried again later."""
-        reason = str(error) or type(error).__name__
+        reason = text_of(error)
         status = self.status
         status.end(self._monotonic(), ok=False)
         self._wait_until_s = self._monotonic() + min(

@@ -60,9 +60,9 @@ class Tasks:
         self.stopping = threading.Event()  # the server stops: work in threads need not spare its clients any more
 
     def start_threads(self) -> None:
-        """Start the threads that `in_thread` uses: until then, and in tests, they are the loop's own.
+        """Start the threads that `in_thread` uses; without this call it uses those of the loop, which come one by one.
 
-        As the loop's own they would be, but its end starts a thread that waits for them.
+        They are not made the loop's: a loop that ends starts another thread, which waits for its own.
         """
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="work")
         start_all(self._pool, THREADS)

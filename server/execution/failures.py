@@ -27,7 +27,14 @@ from riverbed.server.limits.rare_lines import RareLine
 from riverbed.server.protocol.counting import count_replies
 from riverbed.server.protocol.encode import array_header, error_line
 from riverbed.server.protocol.replies import Conclusion, Mixture, Settled, is_settled
-from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, Refusal, UnknownOutcomeError
+from riverbed.store.errors import (
+    TABLE_DAMAGE,
+    DamagedRowError,
+    LogWriteError,
+    Refusal,
+    UnknownOutcomeError,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
@@ -182,7 +189,7 @@ class Failures:
     def undo_chore(self, name: str, error: Exception, mark: Mark) -> None:
         """As `fault`, for work that no client has asked for and that is tried again.  Raises StateLostError."""
         if isinstance(error, (DamagedRowError, MemoryError, lmdb.Error)):
-            log.warning("%s was undone: %s", name, str(error) or type(error).__name__)
+            log.warning("%s was undone: %s", name, text_of(error))
         else:
             self._report_bug(f"{name} was undone", error)
         if isinstance(error, TABLE_DAMAGE):

@@ -62,7 +62,7 @@ def is_directory(path: Path) -> bool:
 
 def require_plain(directory: Path) -> None:
     """Raise UnsafeFileError unless `directory` is missing, or holds nothing but files and directories."""
-    if not _is_there(directory, stat.S_IFDIR):
+    if not _is_of_kind(directory, stat.S_IFDIR):
         return
     for parent, directories, files in os.walk(directory):
         for name in (*directories, *files):
@@ -74,7 +74,7 @@ def require_plain(directory: Path) -> None:
 
 def require_directory(path: Path) -> None:
     """Raise UnsafeFileError when anything but a directory is at `path`."""
-    _is_there(path, stat.S_IFDIR)
+    _is_of_kind(path, stat.S_IFDIR)
 
 
 def require_only(path: Path, names: Collection[str]) -> None:
@@ -83,14 +83,14 @@ def require_only(path: Path, names: Collection[str]) -> None:
     For a directory that is about to be deleted.
     """
     with contextlib.suppress(FileNotFoundError):  # a thread may be about to delete it
-        for name in os.listdir(path) if _is_there(path, stat.S_IFDIR) else ():
+        for name in os.listdir(path) if _is_of_kind(path, stat.S_IFDIR) else ():
             if name not in names:
                 raise UnsafeFileError(f"{path / name} is none of Riverbed's files: move it away")
 
 
 def require_file(path: Path) -> None:
     """Raise UnsafeFileError when anything but a file is at `path`."""
-    _is_there(path, stat.S_IFREG)
+    _is_of_kind(path, stat.S_IFREG)
 
 
 def make_directory(path: Path) -> None:
@@ -177,7 +177,8 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
-def _is_there(path: Path, wanted: int) -> bool:
+def _is_of_kind(path: Path, wanted: int) -> bool:
+    """False when nothing is there.  Raises UnsafeFileError for another kind."""
     try:
         kind = stat.S_IFMT(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):

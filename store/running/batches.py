@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.errors import LogWriteError, UnknownOutcomeError
+from riverbed.store.errors import LogWriteError, UnknownOutcomeError, text_of
 from riverbed.store.format.log_lines import encode_command
 from riverbed.store.log.appending.condition import caused
 from riverbed.store.log.streamed.batch import StreamedBatch
@@ -69,7 +69,7 @@ class Batches:
             if not appended:
                 raise
             txn.drop_log()  # its lines are in the log: a later commit must not log them again
-            reason = f"a batch is in the log, and its commit has not ended: {str(error) or type(error).__name__}"
+            reason = f"a batch is in the log, and its commit has not ended: {text_of(error)}"
             raise self._state.lose(reason) from None
         return True
 

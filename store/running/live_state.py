@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError
+from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError, text_of
 from riverbed.store.log.resync import EVERYTHING
 from riverbed.store.log.tail import KnownOffsets
 from riverbed.store.progress import ignore
@@ -68,7 +68,7 @@ class LiveState:
         try:
             yield
         except BaseException as error:
-            raise self.lose(f"{failure}: {str(error) or type(error).__name__}") from error
+            raise self.lose(f"{failure}: {text_of(error)}") from error
 
     # -- the same store ------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from riverbed.store.disk.files import Files
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import LogWriteError, text_of
 from riverbed.store.layout import LOG_MANIFEST
 from riverbed.store.log.appending.condition import Condition
 from riverbed.store.log.appending.replacement import Replacement
@@ -96,7 +96,7 @@ class Listing:
                 self.lacks_replids = False
             then(replacement.failure)
         except Exception as error:  # memory is short: what is in it, and the file that is appended to, are of two lists
-            reason = f"a new manifest could not be put into effect: {str(error) or type(error).__name__}"
+            reason = f"a new manifest could not be put into effect: {text_of(error)}"
             raise self._condition.break_log(reason, error) from error
 
     def put(self, manifest: Manifest) -> None:

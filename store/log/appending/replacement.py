@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from riverbed.store.disk.files import Files
-from riverbed.store.errors import LogWriteError
+from riverbed.store.errors import LogWriteError, text_of
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.appending.condition import Condition, caused
 from riverbed.store.log.manifest import Manifest, ReplacedError
@@ -59,7 +59,7 @@ class Replacement:
         except OSError as error:
             self.sync_error = error
         except Exception as error:  # memory may be short; a second call must not take it for done
-            self.sync_error = OSError(_named(error))
+            self.sync_error = OSError(text_of(error))
 
     def _require_sound(self) -> None:
         """Raise OSError if a sync of the log has failed: the next one may report success for what is lost."""
@@ -76,7 +76,7 @@ class Replacement:
         except OSError as error:
             self._error = error
         except Exception as error:  # at any step
-            self._error = ReplacedError(f"whether the manifest was replaced is not known: {_named(error)}")
+            self._error = ReplacedError(f"whether the manifest was replaced is not known: {text_of(error)}")
 
     def outcome(self) -> LogWriteError | None:
         """Why the old manifest is in place, when `run` has ended.  Breaks the log if that is not certain."""
@@ -89,7 +89,3 @@ class Replacement:
         if error is not None:
             return caused(LogWriteError(f"the manifest could not be written: {error}"), error)
         return None
-
-
-def _named(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -87,12 +87,14 @@ def test_what_cannot_be_undone_is_not_committed(tmp_path: Path, monkeypatch: pyt
     in_loop(body())
 
 
-def test_a_client_that_cannot_be_cut_off_does_not_keep_a_server_from_its_end(tmp_path: Path) -> None:
+def test_a_client_that_cannot_be_cut_off_does_not_keep_a_server_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
         client = ticks.connect()
         await ticks.ask(client, "XADD s 1-1 f v")
-        client.abort = once(client.abort)  # type: ignore[method-assign]
+        monkeypatch.setattr(client, "abort", once(client.abort))
         with pytest.raises(MemoryError):
             ticks.executor.give_up(StateLostError("not enough memory"))
         assert ticks.executor.gave_up
@@ -282,7 +284,7 @@ def test_a_scrub_that_fails_is_followed_by_others(tmp_path: Path, monkeypatch: p
 
     async def fail(of: Scrub) -> None:
         passes.append(of)
-        of._core.config.scrub_interval = 0.01  # type: ignore[assignment]
+        monkeypatch.setattr(of._core.config, "scrub_interval", 0.01)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(scrub, "FIRST_S", 0.0)

@@ -13,6 +13,7 @@ import pytest
 
 from riverbed.server.execution.waiters import AT_ONCE
 from riverbed.store.databases import lent
+from riverbed.store.databases.database import Database
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.log_lines import encode_annotation
 from riverbed.store.layout import STATE_DIRECTORY
@@ -47,6 +48,16 @@ def damage(ticks: Ticks, number: int, table: str = "nodes") -> None:
         cursor.next()
     key, row = cursor.item()
     cursor.put(key, bytes([row[0] ^ 1]) + row[1:])
+
+
+async def lent_by_its_row(ticks: Ticks, client: Client, count: int) -> Database:
+    """The database, whose stream has no object, and so many appended entries that wait."""
+    db = ticks.engine.txn.databases[0]
+    db.forget_cached()
+    ticks.engine.txn.cached_bytes = 0
+    await ticks.ask(client, *(f"XADD s {ENTRIES + number}-1 f v" for number in range(1, count + 1)))
+    assert db.lent_count == 1
+    return db
 
 
 def end(ticks: Ticks, directory: Path) -> Ticks:
@@ -123,11 +134,7 @@ def test_what_memory_was_too_short_for_is_read_from_the_log_before_anything_else
 
     async def body() -> None:
         ticks, client = await filled(tmp_path)
-        db = ticks.engine.txn.databases[0]
-        db.forget_cached()
-        ticks.engine.txn.cached_bytes = 0
-        await ticks.ask(client, *(f"XADD s {number}-1 f v" for number in range(ENTRIES + 1, ENTRIES + 16)))
-        assert db.lent_count == 1
+        db = await lent_by_its_row(ticks, client, 15)
         with pytest.raises(MemoryError):
             db._lent.take_back(b"s", short)
         if meets == "checkpoint":
@@ -224,11 +231,7 @@ def test_rows_that_a_read_put_back_while_memory_was_short_are_read_from_the_log(
 
     async def body() -> None:
         ticks, client = await filled(tmp_path)
-        db = ticks.engine.txn.databases[0]
-        db.forget_cached()
-        ticks.engine.txn.cached_bytes = 0
-        await ticks.ask(client, *(f"XADD s {number}-1 f v" for number in range(ENTRIES + 1, ENTRIES + 6)))
-        assert db.lent_count == 1
+        db = await lent_by_its_row(ticks, client, 5)
         monkeypatch.setattr(lent, put_all_rows.__name__, short)
         with pytest.raises(MemoryError):
             db._lent.put_back([b"s"])
