@@ -37,14 +37,14 @@ run: .venv/installed
 	@exec $(BIN)/riverbed-server --port $(PORT) --dir $(DATA) $(ARGS)
 
 # Not isolated, because mypyc has mypy look into what Riverbed depends on.
-wheels: .venv/installed-test
+wheels: .venv/installed-compiler
 	rm -rf build/compiled
 	RIVERBED_COMPILE=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(WHEELS) .
 
 # pytest comes last, so that its summary is the last thing printed.  PYTEST_ARGS='-n 0' runs one test at a time.
-# The compiler takes one processor, for as long as the linters and the first tests of the sources take.  The sources come
-# first: what fails in them fails in the compiled form as well.
-test: .venv/installed-test
+# The compiler takes one processor, for as long as the rest of the installation, the linters and the first tests of the
+# sources take.  The sources come first: what fails in them fails in the compiled form as well.
+test: .venv/installed-compiler
 	@sh .ci/install-test-tools
 	$(MAKE) --no-print-directory -j 2 compiled test-sources
 	$(TEST_COMPILED)
@@ -54,12 +54,12 @@ test-sources: lint
 	unset MAKEFLAGS MFLAGS; $(BIN)/pytest -n auto $(PYTEST_ARGS)
 
 # .venv-compiled has the wheel, and finds in .venv all that is not Riverbed.  Without a C compiler this fails.
-compiled: .venv/installed-test
+compiled: .venv/installed-compiler
 	$(MAKE) --no-print-directory wheels WHEELS=build/compiled/dist
 	rm -rf .venv-compiled
 	$(BIN)/python -m tests.support.installation build/compiled/dist/*.whl .venv-compiled
 
-test-compiled: compiled
+test-compiled: compiled .venv/installed-test
 	@sh .ci/install-test-tools
 	$(TEST_COMPILED)
 
@@ -106,7 +106,11 @@ NATIVE := setup.py store/wire/native.c $(wildcard store/wire/c/*.h)
 	$(PIP_INSTALL) --no-build-isolation --no-deps --editable .
 	@touch $@
 
-.venv/installed-test: .venv/installed requirements/test.txt
+.venv/installed-compiler: .venv/installed requirements/compile.txt
+	$(PIP_INSTALL) --require-hashes --requirement requirements/compile.txt
+	@touch $@
+
+.venv/installed-test: .venv/installed-compiler requirements/test.txt
 	$(PIP_INSTALL) --no-build-isolation --require-hashes --requirement requirements/test.txt
 	@touch $@
 
@@ -122,10 +126,12 @@ lock:
 	@sh .ci/make-venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(UV_COMPILE) --extra build --output-file requirements/run.txt pyproject.toml
-	$(UV_COMPILE) --extra build --extra test --extra sql --extra spark --constraint requirements/run.txt \
+	$(UV_COMPILE) --extra build --extra compile --constraint requirements/run.txt \
+		--output-file requirements/compile.txt pyproject.toml
+	$(UV_COMPILE) --extra build --extra compile --extra test --extra sql --extra spark --constraint requirements/compile.txt \
 		--output-file requirements/test.txt pyproject.toml
-	$(UV_COMPILE) --extra build --extra test --extra sql --extra spark --extra bench --constraint requirements/test.txt \
-		--output-file requirements/bench.txt pyproject.toml
+	$(UV_COMPILE) --extra build --extra compile --extra test --extra sql --extra spark --extra bench \
+		--constraint requirements/test.txt --output-file requirements/bench.txt pyproject.toml
 	rm -rf .venv-lock
 
 .venv/created: .ci/make-venv

@@ -14,12 +14,13 @@ from tests.support.servers import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 RUN = [*PROJECT["dependencies"], *EXTRAS["build"]]
-TEST = [*RUN, *EXTRAS["test"], *EXTRAS["sql"], *EXTRAS["spark"]]
-LOCKED_BY = {"run": RUN, "test": TEST, "bench": [*TEST, *EXTRAS["bench"]]}
+COMPILE = [*RUN, *EXTRAS["compile"]]
+TEST = [*COMPILE, *EXTRAS["test"], *EXTRAS["sql"], *EXTRAS["spark"]]
+LOCKED_BY = {"run": RUN, "compile": COMPILE, "test": TEST, "bench": [*TEST, *EXTRAS["bench"]]}
 
 
 def test_every_extra_is_locked() -> None:
-    assert set(EXTRAS) == {"build", "test", "sql", "spark", "bench"}
+    assert set(EXTRAS) == {"build", "compile", "test", "sql", "spark", "bench"}
 
 
 def blocks(name: str) -> list[str]:
@@ -58,7 +59,7 @@ def test_no_duckdb_is_allowed_that_lacks_what_is_called() -> None:
     assert [str(one) for one in wanted if one.specifier.contains("1.4.4")] == []
 
 
-@pytest.mark.parametrize(("narrow", "wide"), [("run", "test"), ("test", "bench")])
+@pytest.mark.parametrize(("narrow", "wide"), [("run", "compile"), ("compile", "test"), ("test", "bench")])
 def test_the_wider_file_locks_the_same_versions(narrow: str, wide: str) -> None:
     few, many = locked(narrow), locked(wide)
     assert {name: many[name].specifier for name in few} == {name: one.specifier for name, one in few.items()}
