@@ -104,7 +104,8 @@ class WriteTxn(Transaction):
         Raises DamagedRowError, lmdb.Error; then the transaction is to be undone.
         """
         for db in self.databases:
-            db.take_all_back()
+            if db.lent_count:
+                db.take_all_back()
 
     def commit(self, position: LogPosition, *, synced: LogPosition | None = None, is_synced: bool = True) -> None:
         self.alignment.align_part()

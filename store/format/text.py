@@ -11,6 +11,7 @@ import os
 import re
 from typing import Final
 
+_NO_QUOTES = re.compile(rb"[ \t\r\n!#-&(-~]*")
 _BLANKS = re.compile(rb"\s*")
 # One word: plain characters, then perhaps a quoted part, which must end the word.
 _WORD = re.compile(
@@ -36,6 +37,8 @@ def key_text(data: bytes) -> str:
 
 def split_words(line: bytes) -> list[bytes] | None:
     """The words of a line, without their quotes; None when the quotes do not fit."""
+    if _NO_QUOTES.fullmatch(line):
+        return line.split()
     words = []
     position = _end_of_blanks(line, 0)
     while position < len(line):

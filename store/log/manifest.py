@@ -231,6 +231,7 @@ def parse(data: bytes, file: str) -> Manifest:
     older: list[Branch] = []
     at = 0
     is_ours = is_guarded = is_unsynced = False
+    own_names = (Path(file).name, _temporary(Path(file)).name)
     names = set()
     for line in io.BytesIO(data):
         is_guarded = False
@@ -257,7 +258,7 @@ def parse(data: bytes, file: str) -> Manifest:
                 is_ours = is_ours or entry.is_ours
                 if entry.name in names:  # a file of the log would be deleted as history
                     raise ValueError(f"{entry.name!r} is listed twice")
-                if entry.name in (Path(file).name, _temporary(Path(file)).name):
+                if entry.name in own_names:
                     raise ValueError("the manifest lists itself")
                 names.add(entry.name)
                 if entry.type is FileType.BASE:

@@ -40,18 +40,18 @@ class _File:
     """A file of the log: what is durable, and what was written since."""
 
     def __init__(self, durable: bytes) -> None:
-        self.durable = durable
+        self.durable = bytearray(durable)
         self.unsynced: list[tuple[int, bytes | None]] = []  # place and bytes; None: cut off there
 
     def sync(self) -> None:
-        self.durable = _applied(self.durable, self.unsynced)
+        _apply(self.unsynced, self.durable)
         self.unsynced = []
 
     def forget(self) -> None:
         """A sync has failed: the disk has not got these, and no later sync tries again."""
         self.unsynced = []
 
-    def after_power_cut(self, random: Random) -> bytes:
+    def after_power_cut(self, random: Random) -> bytearray:
         kept: list[tuple[int, bytes | None]] = []
         for at, data in self.unsynced:
             fate = random.random()
@@ -61,7 +61,9 @@ class _File:
                 kept.append((at, data))
             elif fate < 0.7:
                 kept += _torn(at, data, random)
-        return _applied(self.durable, kept)
+        data = self.durable.copy()
+        _apply(kept, data)
+        return data
 
 
 def _torn(at: int, data: bytes, random: Random) -> list[tuple[int, bytes | None]]:
@@ -76,17 +78,13 @@ def _torn(at: int, data: bytes, random: Random) -> list[tuple[int, bytes | None]
     return kept
 
 
-def _applied(durable: bytes, changes: list[tuple[int, bytes | None]]) -> bytes:
-    if not changes:
-        return durable
-    data = bytearray(durable)
+def _apply(changes: list[tuple[int, bytes | None]], data: bytearray) -> None:
     for at, written in changes:
         if written is None:
             del data[at:]
         else:
             data.extend(bytes(max(at - len(data), 0)))
             data[at : at + len(written)] = written
-    return bytes(data)
 
 
 class _Name(NamedTuple):
@@ -207,7 +205,7 @@ class Disk:
         if path in old._tables:
             self._tables[copy] = old._tables[path]
 
-    def _left(self, path: Path) -> bytes:
+    def _left(self, path: Path) -> bytes | bytearray:
         found = self._files.get(path.stat().st_ino)
         if found is not None:
             return found.after_power_cut(self._random)

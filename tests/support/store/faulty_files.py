@@ -29,7 +29,7 @@ BEYOND_PADDING = 2 << 20
 class Inode:
     def __init__(self) -> None:
         self.data = bytearray()
-        self.durable = b""
+        self.durable = bytearray()
         self._dirty: list[tuple[int, int]] = []  # from, to
 
     def write(self, data: bytes | memoryview, at: int) -> None:
@@ -38,26 +38,26 @@ class Inode:
 
     def sync(self) -> None:
         size = len(self.data)
-        disk = bytearray(self.durable[:size].ljust(size, b"\0"))
+        del self.durable[size:]
+        self.durable.extend(bytes(size - len(self.durable)))
         for start, end in self._dirty:
-            disk[start:end] = self.data[start : min(end, size)].ljust(max(min(end, size) - start, 0), b"\0")
-        self.durable = bytes(disk)
+            self.durable[start:end] = self.data[start:end]
         self._dirty.clear()
 
-    def after_crash(self, kept: int) -> bytes:
+    def after_crash(self, kept: int) -> bytearray:
         """What is durable, and the first `kept` bytes of what was written since."""
-        disk = bytearray(self.durable)
+        disk = self.durable.copy()
         for start, end in self._dirty:
             end = min(end, start + kept, len(self.data))
             if start > len(disk) or start >= end:
                 break
             disk[start:end] = self.data[start:end]
             kept -= end - start
-        return bytes(disk)
+        return disk
 
     def copy(self) -> Inode:
         other = Inode()
-        other.data, other.durable, other._dirty = bytearray(self.data), self.durable, list(self._dirty)
+        other.data, other.durable, other._dirty = self.data.copy(), self.durable.copy(), self._dirty.copy()
         return other
 
     def forget(self) -> None:
@@ -92,7 +92,7 @@ class FaultyFiles:
         for path, inode in (self._names if names else self._durable_names).items():
             copy = after._names[path] = after._durable_names[path] = Inode()
             copy.durable = inode.after_crash(kept)
-            copy.data = bytearray(copy.durable)
+            copy.data = copy.durable.copy()
         return after
 
     def kill(self) -> FaultyFiles:
@@ -116,10 +116,10 @@ class FaultyFiles:
         """The contents of a file, to be looked at or damaged in place."""
         return self._names[path].data
 
-    def put(self, path: Path, data: bytes) -> None:
+    def put(self, path: Path, data: bytes | bytearray) -> None:
         """A file as if it had always been there."""
         inode = self._names[path] = self._durable_names[path] = Inode()
-        inode.data, inode.durable = bytearray(data), bytes(data)
+        inode.data, inode.durable = bytearray(data), bytearray(data)
         self._directories.update(path.parents)
 
     def remove(self, path: Path) -> None:
@@ -129,7 +129,7 @@ class FaultyFiles:
         """Another one with the same contents, all of it durable."""
         other = FaultyFiles()
         for path, inode in self._names.items():
-            other.put(path, bytes(inode.data))
+            other.put(path, inode.data)
         return other
 
     @property
