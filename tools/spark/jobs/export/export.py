@@ -67,6 +67,8 @@ class _News:
     has_others: bool = False  # there may be streams with nothing new
     deleted: set[StreamName] = field(default_factory=set)  # the gaps whose streams are gone
     least_rows: int = 0  # entries in streams that are read for the first time
+    most_rows: int = 0  # the same, and all that were added to the others since
+    known: dict[StreamName, int] = field(default_factory=dict)  # new entries, where none of them was removed
 
 
 @click.command()
@@ -221,19 +223,25 @@ class _Exporter:
                 if _has_gap(stream, at, numbering):
                     news.gaps.append(name)
             if at is None or (at.last_id < stream.last_id and at.last_id < MAX_ID):
-                news.starts[name] = MIN_ID if at is None else StreamID(_last_written(at, numbering) + 1)
+                before = MIN_ID if at is None else _last_written(at)
+                news.starts[name] = MIN_ID if at is None else StreamID(before + 1)
+                added = stream.length if at is None else stream.entries_added - at.seen
+                news.most_rows += added
+                if at is None:
+                    news.least_rows += added
+                elif stream.length and max(stream.first_id, stream.max_deleted_id) <= at.last_id:
+                    news.known[name] = added
+                # What was written stays so, although the entry is gone by now: a store may be restored from before.
+                newest = max(stream.last_live_id, before)
                 # The list of streams has no digest, and none is needed here.
-                mark = None if stream.last_live_id == stream.last_id else Mark(stream.last_live_id, "")
+                mark = None if newest == stream.last_id else Mark(newest, "")
                 news.progress[name] = Progress(
                     stream.last_id, stream.entries_added, stream.stream_no, mark, numbering=numbering
                 )
-                news.least_rows += stream.length if at is None else 0
         news.gaps += sorted(news.deleted)
         if news.gaps and not self._allow_gaps:
-            names = ", ".join(key_text(key) for _, key in news.gaps[:5])
-            more = f" and {counted(len(news.gaps) - 5, 'more stream')}" if len(news.gaps) > 5 else ""
             raise Failure(
-                f"trimmed or deleted before it was exported: {names}{more}; --allow-gaps exports the rest, or "
+                f"trimmed or deleted before it was exported: {_listed(news.gaps)}; --allow-gaps exports the rest, or "
                 "export a folder with the snapshots that were taken in between"
             )
         return news
@@ -250,7 +258,26 @@ class _Exporter:
         rows = int(counting.get["rows"])
         if rows < news.least_rows and self._settings["mode"] != Mode.DROPMALFORMED.value:
             raise Failure(f"read {rows} of at least {news.least_rows} entries; none of them was kept")
+        if rows != news.most_rows and news.known:
+            self._require_known(frozen, news)
         return rows
+
+    def _require_known(self, frozen: Frozen, news: _News) -> None:
+        """Raise Failure for streams that have fewer entries behind those of the last run than were added since.
+
+        XSETID has let the others in below that run's last ID, once the last entry that was written was gone.
+        """
+        starts = {name: news.starts[name] for name in news.known}
+        options = self._options | {"streams": names_text(starts), "startingOffsets": offsets_text(starts)}
+        entries = self._job.read(frozen, Table.ENTRIES, "_db int, _key_binary binary", options)
+        counts = {(db, bytes(key)): count for db, key, count in entries.groupBy(*entries.columns).count().collect()}
+        others = [name for name, count in sorted(news.known.items()) if counts.get(name, 0) < count]
+        if others and not self._allow_gaps:
+            raise Failure(
+                f"added since the last run, but not behind its last ID, as after XSETID: entries of {_listed(others)}; "
+                "--allow-gaps exports the rest"
+            )
+        news.gaps += sorted(set(others) - set(news.gaps))
 
     def _schema(self) -> str:
         ours = [f"{name} {kind}" for name, kind in _ENTRY.items()]
@@ -301,7 +328,12 @@ class _Exporter:
                 f"{counted(run.rows, 'entry')}, {size_text(run.byte_count)} in {counted(len(run.files), 'file')}"
             )
         for _, key in self.gaps:
-            notes().print(f"[yellow]gap:[/] {escape(key_text(key))} was trimmed or deleted before it was exported")
+            notes().print(f"[yellow]gap:[/] {escape(key_text(key))} had entries that were not exported")
+
+
+def _listed(names: list[StreamName]) -> str:
+    more = f" and {counted(len(names) - 5, 'more stream')}" if len(names) > 5 else ""
+    return ", ".join(key_text(key) for _, key in names[:5]) + more
 
 
 def _said(settings: dict[str, Any]) -> str:
@@ -339,7 +371,7 @@ def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
 
     A single deleted entry is no gap (`continuity.py` has the tables, and knows more such cases).
     """
-    if stream.length and stream.first_id <= _last_written(at, numbering):
+    if stream.length and stream.first_id <= _last_written(at):
         return False
     if (stream.last_id, stream.entries_added) == (at.last_id, at.seen):
         return False
@@ -348,9 +380,9 @@ def _has_gap(stream: StreamSummary, at: Progress, numbering: str) -> bool:
     return is_another or stream.entries_added - stream.length - at.seen > is_one_deleted
 
 
-def _last_written(at: Progress, numbering: str) -> StreamID:
+def _last_written(at: Progress) -> StreamID:
     """The ID behind which nothing is written.  Below `at.last_id`, XSETID may let entries in later."""
-    return at.last_id if at.mark is None or at.numbering != numbering else at.mark.entry_id
+    return at.last_id if at.mark is None else at.mark.entry_id
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from urllib.parse import unquote
 import pyarrow.dataset as ds
 import pytest
 import redis
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from pyspark.sql import DataFrame, SparkSession
 
 from riverbed.store.snapshot.writer import take_snapshot
@@ -261,6 +262,58 @@ def test_entries_that_a_smaller_last_id_lets_in_are_exported(spark: SparkSession
     assert export_after("a", *added[:3], "XSETID s 100-0") == ["10-0", "20-0", "50-0"]
     assert len(export_after("b", "XSETID s 60-0", *added[3:])) == 6
     assert len(export_after("c")) == 6
+
+
+def export_after(data: Path, *commands: str, flags: Sequence[str] = ()) -> Result:
+    """Export what a store has after these commands, to `lake` beside it."""
+    product = Product(data, HandClock(time.time_ns() // 1_000_000))
+    for command in commands:
+        product.run(*command.split())
+    product.close()
+    taken = take_snapshot(data, data.parent / f"s{time.monotonic_ns()}", program="test").path
+    return run("export", taken, data.parent / "lake", *flags)
+
+
+def test_entries_that_a_smaller_last_id_lets_in_are_exported_from_tables_with_other_numbers(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data, again = tmp_path / "data", tmp_path / "again"
+    export_after(data, "XADD s 10-0 n 1", "XADD s 50-0 n 1", "XSETID s 100-0")
+    assert CliRunner().invoke(main, ["replay", str(data), str(again)], catch_exceptions=False).exit_code == 0
+
+    assert export_after(again, "XSETID s 60-0", "XADD s 70-0 n 1", "XADD s 110-0 n 1").exit_code == 0
+    assert [row[1] for row in exported(tmp_path / "lake")] == ["10-0", "110-0", "50-0", "70-0"]
+
+
+def test_entries_that_are_let_in_once_the_last_one_that_was_exported_is_gone_are_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whatever else is new, and was deleted."""
+    data = tmp_path / "data"
+    export_after(data, *(f"XADD {key} {number}-0 n 1" for key in "st" for number in (10, 20, 100)))
+    late = ("XTRIM s MAXLEN 0", "XSETID s 60-0", "XADD s 70-0 n 1", "XADD s 110-0 n 1")
+    result = export_after(data, *late, "XADD t 110-0 n 1", "XADD t 111-0 n 1", "XDEL t 111-0")
+
+    assert result.exit_code == 2
+    assert "not behind its last ID, as after XSETID: entries of s; --allow-gaps" in result.stderr
+    assert len(exported(tmp_path / "lake")) == 6
+    result = export_after(data, flags=["--allow-gaps"])
+    assert (result.exit_code, "gap: s had entries that were not exported" in result.stderr) == (0, True)
+    assert [row[1] for row in exported(tmp_path / "lake")].count("110-0") == 2
+    assert export_after(data, "XADD s 112-0 n 1").exit_code == 0
+    assert len(exported(tmp_path / "lake")) == 9
+
+
+def test_entries_that_a_store_has_again_since_it_was_restored_are_not_exported_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    data, before = tmp_path / "data", tmp_path / "before"
+    export_after(data, "XADD s 10-0 n 1", "XADD s 20-0 n 1")
+    shutil.copytree(data, before)
+    assert export_after(data, "XADD s 30-0 n 1", "XDEL s 20-0 30-0").exit_code == 0
+
+    assert export_after(before, f"XADD other 1-0 n {'x' * 1000}", "XADD s 40-0 n 1").exit_code == 0
+    assert [row[1] for row in exported(tmp_path / "lake")] == ["1-0", "10-0", "20-0", "40-0"]
 
 
 def test_a_snapshot_that_is_exchanged_during_the_run_is_not_exported(
