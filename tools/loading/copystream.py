@@ -130,10 +130,8 @@ class _Copy:
         is_unmarked = live.has_idempotence
         if live.idempotence != DEFAULT_IDEMPOTENCE:
             duration_s, most = live.idempotence
-            if sink.takes_idempotence:
-                sink.run([b"XCFGSET", target, b"IDMP-DURATION", b"%d" % duration_s, b"IDMP-MAXSIZE", b"%d" % most])
-            else:
-                is_unmarked = True
+            settings = [b"IDMP-DURATION", b"%d" % duration_s, b"IDMP-MAXSIZE", b"%d" % most]
+            is_unmarked |= not sink.configure([b"XCFGSET", target, *settings])
         deadline = deadline_ms(self._client, key)
         if deadline is not None:
             sink.run([b"PEXPIREAT", target, b"%d" % deadline])

@@ -36,10 +36,6 @@ class Sink(Protocol):
         """Whether XGROUP POLICY is to be tried, as on a Riverbed."""
 
     @property
-    def takes_idempotence(self) -> bool:
-        """Whether XCFGSET sets for how long, and how many, records of producers count."""
-
-    @property
     def keeps_times(self) -> bool:
         """Whether XGROUP SEEN sets when a consumer was seen."""
 
@@ -51,6 +47,9 @@ class Sink(Protocol):
         """The last ID of a stream, as far as replies have shown it; 0-0 when there is no stream."""
 
     def run(self, words: Words) -> None: ...
+
+    def configure(self, words: Words) -> bool:
+        """Run an XCFGSET -> whether it was: a Redis before 8.6 has none, and a user may have no right to it."""
 
     def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
         """Append an entry, with a new ID when it has none; `line` is its line in a file, for messages.
@@ -77,7 +76,7 @@ class Sink(Protocol):
 class DirectorySink:
     """Writes to a data directory that no server uses; always close it.  Raises LockedError when a server uses it."""
 
-    keeps_times = takes_idempotence = takes_policies = True
+    keeps_times = takes_policies = True
 
     def __init__(self, directory: Path, database: int = 0) -> None:
         if directory.is_file():
@@ -117,6 +116,10 @@ class DirectorySink:
     def run(self, words: Words) -> None:
         self._execute(self._txn, self._db, words)
         self._count(words)
+
+    def configure(self, words: Words) -> bool:
+        self.run(words)
+        return True
 
     def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
         stream = self._live(key)
@@ -176,13 +179,6 @@ class ServerSink:
             return True
 
     @functools.cached_property
-    def takes_idempotence(self) -> bool:
-        try:
-            return self._client.has_command("xcfgset")
-        except ReplyError:
-            return False
-
-    @functools.cached_property
     def keeps_times(self) -> bool:
         try:
             return self._client.is_riverbed and self._client.has_command("xgroup|seen")
@@ -207,6 +203,16 @@ class ServerSink:
 
     def run(self, words: Words) -> None:
         self._send(words, 0)
+
+    def configure(self, words: Words) -> bool:
+        self._flush()
+        try:
+            self._client.call(*words)
+        except ReplyError as error:
+            if error.code == "NOPERM" or str(error).startswith("ERR unknown command"):
+                return False
+            raise Failure(f"{self._client.address} refused {words[0].decode()}: {error}") from error
+        return True
 
     def add(self, key: bytes, entry_id: bytes | None, words: Words, line: int = 0) -> None:
         last_id = self.last_id(key)

@@ -140,6 +140,11 @@ def test_for_how_long_records_count_is_copied_where_the_target_knows_that(
             found = client.ask("XINFO", "STREAM", "s")
             assert b"idmp-duration\r\n:86400\r\n" in found and b"idmp-maxsize\r\n:10000\r\n" in found
     assert imported(url(source), url(redis), status=1)["unmarked"] == ["s"]
+    with target.client() as client:
+        client.ask("FLUSHALL")
+        client.ask("ACL", "SETUSER", "writer", "on", ">secret", "~*", "+@all", "-xcfgset")
+        report = imported(url(source), f"redis://writer:secret@127.0.0.1:{target.port}", status=1)
+        assert (report["streams"], report["unmarked"]) == (1, ["s"])
 
 
 def test_records_that_no_command_shows_are_missed_by_name(start_riverbed: StartRiverbed, tmp_path: Path) -> None:
