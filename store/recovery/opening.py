@@ -50,7 +50,7 @@ class Opening:
         self._execute = execute
         self.log = find_log(directory, options, files)
         undo.callback(self.log.close)
-        self.log.follows_power_cut = power_loss.may_follow_power_cut(places.state)
+        self._was_cut = self.log.follows_power_cut = power_loss.may_follow_power_cut(places.state)
         # a compaction that is moved in but not cleared away yet
         self.killed = KilledCompaction.find(places, files)
         self._changes = undo.enter_context(StartChanges(places.state, files))
@@ -115,7 +115,10 @@ class Opening:
 
         On a full disk the tables stay behind the log: the server answers reads and refuses writes.
         """
-        if self.report.commands:
+        if self._was_cut:
+            # Readers may have seen the commit that was lost.  The log tells no number, and not what took one in vain.
+            self.txn.renumber()
+        if self.report.commands or self._was_cut:
             try:
                 self.txn.commit(self.log.end, synced=self.log.synced)
             except lmdb.Error:

@@ -272,6 +272,10 @@ class Transaction(LoggedCommands):
             self.replids = meta_rows.read_replids(get)
         self._numbering = meta_rows.read_numbering(get) or secrets.token_hex(_NUMBERING_BYTES)
 
+    def renumber(self) -> None:
+        """From the next commit on, take the numbers of streams for others than those that readers may have seen."""
+        self._numbering = secrets.token_hex(_NUMBERING_BYTES)
+
     def _store_meta(self, position: LogPosition, synced: LogPosition | None) -> None:
         counters = Counters(self.next_stream_no, self.next_group_no, self.next_keyspace_no)
         databases = [DatabaseRow(each.keyspace_no, each.size, each.expiring) for each in self.namespaces]

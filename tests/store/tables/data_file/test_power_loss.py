@@ -16,6 +16,7 @@ from riverbed.store.check import check
 from riverbed.store.check.pages import check_pages
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import LogWriteError, Refusal
+from riverbed.store.format.meta import read_numbering
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.options import Fsync
@@ -141,6 +142,36 @@ def test_after_a_kill_the_newer_commit_counts_and_after_a_power_cut_the_one_befo
         assert found.engine.recovery.commands == (0 if position == second else 1)
         found.engine.close()
     store.engine.close()
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_streams_that_have_other_numbers_since_a_power_cut_are_not_taken_for_others(
+    tmp_path: Path, is_cut: bool
+) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.txn.next_stream_no += 1  # as a COPY that comes to nothing
+    store.fill(b"t", 10)
+    store.checkpoint()
+    before = numbered(store)
+    store.kill()
+    if is_cut:
+        (store.directory / STATE_DIRECTORY / "in-use").write_text("another boot")
+    store.open()
+    store.checkpoint()
+    now = numbered(store)
+    assert [was == found for was, found in zip(before, now, strict=True)] == [not is_cut, not is_cut]
+    store.kill()
+    store.open()
+    assert numbered(store) == now
+    store.engine.close()
+
+
+def numbered(store: Store) -> tuple[str, int]:
+    """The numbering of the tables, and the number that they have for stream t."""
+    meta = store.txn.handles["meta"]
+    return read_numbering(lambda name: store.txn.lmdb.get(name, db=meta)), store.stream(b"t").stream_no
 
 
 @pytest.mark.parametrize("mark", [b"another boot", b"another boo\xf4"], ids=["whole", "with a flipped bit"])
