@@ -99,8 +99,9 @@ def take_snapshot(
     An exception of `steps` stops the work between two steps.  Signal handlers must not raise: the process would wait
     for ever for LMDB's copy, which waits for its reader.
 
-    Raises SnapshotError, with nothing left behind, when the store holds nothing yet, when `out` exists, or when there
-    is no space for it beyond `leave_bytes`; VersionError, CorruptionError, OSError.
+    Raises SnapshotError, with nothing left behind, when the store holds nothing yet, when `out` exists or is in
+    `directory` and not in its snapshots, or when there is no space for it beyond `leave_bytes`; VersionError,
+    CorruptionError, OSError.
     """
     files = files or OsFiles()
     folder, name = _place(directory, out)
@@ -154,10 +155,15 @@ def _place(directory: Path, out: Path | None) -> tuple[Path, str | None]:
     if out is None:
         return own_folder(directory), None
     if not is_there(out, follows=False):
-        return out.parent, out.name
-    if not is_directory(out) or any(is_there(out / name) for name in (MANIFEST_NAME, DATA_NAME)):
+        folder, name = out.parent, out.name
+    elif not is_directory(out) or any(is_there(out / name) for name in (MANIFEST_NAME, DATA_NAME)):
         raise SnapshotError(f"{out} exists already")
-    return out, None
+    else:
+        folder, name = out, None
+    there, own = folder.resolve(), own_folder(directory)
+    if there.is_relative_to(directory.resolve()) and not there.is_relative_to(own.resolve()):
+        raise SnapshotError(f"{out} is in the data directory itself, which has its snapshots in {own} alone")
+    return folder, name
 
 
 @contextlib.contextmanager

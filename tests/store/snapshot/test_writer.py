@@ -217,6 +217,17 @@ def test_nothing_is_written_over(store: Store, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "precious"
 
 
+@pytest.mark.parametrize("out", ["", "state", "state/new", "other/new", "snapshots/../new"])
+def test_nothing_is_put_among_the_files_of_the_store(store: Store, out: str) -> None:
+    store.fill(b"s", 1)
+    freeze(store)
+    before = sorted(store.directory.rglob("*"))
+    with pytest.raises(SnapshotError, match=r"is in the data directory itself|exists already"):
+        freeze(store, store.directory / out)
+    assert sorted(store.directory.rglob("*")) == before
+    assert freeze(store, store.directory / "snapshots" / "monday").path.exists()
+
+
 # -- what cannot be frozen ---------------------------------------------------------------------------------------------
 
 
