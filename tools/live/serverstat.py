@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from riverbed.store.progress import Progress
-from riverbed.tools.console.console import Failure
+from riverbed.tools.console.console import Failure, counted
 from riverbed.tools.live.redisclient import RedisClient, ReplyError, Word, fields, number
 from riverbed.tools.stream_stat import READING, GroupStat, StreamStat
 
 PAGE: Final = 500
+# A Redis passes 5,000 empty places of its table in a call, and keys are added meanwhile.
+_SPARE_CALLS: Final = 100_000
 # Pending entries that are looked at in each group, those with the smallest IDs.
 _PENDING_PAGE: Final = 100
 # The search for the longest idle time ends within a 16th of it, and after so many steps whatever a server replies.
@@ -30,9 +32,9 @@ def server_stats(client: RedisClient, is_wanted: Callable[[bytes], bool], progre
     counts = databases(client, client.call("INFO", "keyspace"))
     total = sum(counts.values())
     done = 0
-    for db in counts:
+    for db, count in counts.items():
         client.call("SELECT", db)
-        for keys in scan(client, "TYPE", "stream"):
+        for keys in scan(client, count, "TYPE", "stream"):
             yield from describe(client, db, [key for key in keys if is_wanted(key)])
             done += len(keys)
             progress(READING, done, max(total, done))
@@ -50,17 +52,21 @@ def databases(client: RedisClient, info: bytes) -> dict[int, int]:
     return found if only is None else {only: found.get(only, 0)}
 
 
-def scan(client: RedisClient, *options: Word) -> Iterator[list[bytes]]:
-    """The keys of the selected database, each once, a page at a time."""
+def scan(client: RedisClient, count: int, *options: Word) -> Iterator[list[bytes]]:
+    """The keys of the selected database, which counts so many, each once, a page at a time.
+
+    Raises Failure for a server that goes on for ever.
+    """
     seen: set[bytes] = set()
     cursor = b"0"
-    while True:
+    for _ in range(_SPARE_CALLS + count):
         cursor, keys = client.call("SCAN", cursor, "COUNT", PAGE, *options)
         new = [key for key in dict.fromkeys(keys) if key not in seen]
         seen.update(new)
         yield new
         if cursor == b"0":
             return
+    raise Failure(f"{client.address} does not end SCAN: it counted {counted(count, 'key')} at its beginning")
 
 
 def describe(client: RedisClient, db: int, keys: Sequence[bytes]) -> Iterator[StreamStat]:

@@ -136,10 +136,10 @@ def _import(client: RedisClient, sink: Sink, bar: ProgressBar) -> Imported:
     imported = Imported()
     try:
         imported.is_one_of_cluster = b"\ncluster_enabled:1" in client.call("INFO", "cluster")
-        for database in databases(client, client.call("INFO", "keyspace")):
+        for database, count in databases(client, client.call("INFO", "keyspace")).items():
             client.call("SELECT", database)
             selected = False
-            for key in _streams(client, database, imported):
+            for key in _streams(client, database, count, imported):
                 if not selected:
                     sink.select(database)
                     selected = True
@@ -150,9 +150,9 @@ def _import(client: RedisClient, sink: Sink, bar: ProgressBar) -> Imported:
     return imported
 
 
-def _streams(client: RedisClient, database: int, imported: Imported) -> Iterator[bytes]:
+def _streams(client: RedisClient, database: int, count: int, imported: Imported) -> Iterator[bytes]:
     """The keys of streams, each once; keys of other types are counted on the way."""
-    for keys in scan(client):
+    for keys in scan(client, count):
         kinds = [kind.decode(errors="replace") for kind in client.call_all([("TYPE", key) for key in keys])]
         for key, kind in zip(keys, kinds, strict=True):
             if kind == "stream":

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from riverbed.tools.console.console import Failure
-from riverbed.tools.live import redisclient
+from riverbed.tools.live import redisclient, serverstat
 from riverbed.tools.live.announced import MAX_MISSING, Announced, AnnouncementError
 from riverbed.tools.live.redisclient import Address, RedisClient
 from riverbed.tools.live.serverstat import databases
@@ -153,6 +153,17 @@ def test_counts_of_keys_that_no_server_has_are_passed_over() -> None:
     with impostor(b"+PONG\r\n") as port, RedisClient(Address("127.0.0.1", port), 60) as client:
         info = b"# Keyspace\r\ndb0:keys=3,expires=0\r\ndb%b:keys=1\r\ndb1:keys=%b\r\n" % (b"9" * 9999, b"9" * 9999)
         assert databases(client, info) == {0: 3}
+
+
+def test_a_scan_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serverstat, "_SPARE_CALLS", 5)
+    page = b"*2\r\n$1\r\n7\r\n*1\r\n$1\r\nk\r\n"
+    with (
+        impostor(b"+PONG\r\n", *[page] * 20) as port,
+        RedisClient(Address("127.0.0.1", port), 60) as client,
+        pytest.raises(Failure, match=r"does not end SCAN: it counted 3 keys at its beginning"),
+    ):
+        assert [key for keys in serverstat.scan(client, 3) for key in keys] == [b"k"]
 
 
 def take(announced: Announced, data: bytes, size: int) -> None:
