@@ -171,6 +171,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         data_checksum=whole(given, "dataChecksum", 0, (1 << 32) - 1) if "datachecksum" in given else None,
     )
     none_left(given, _READ)
+    require_no_nul(read.cache_directory or "")
     if read.table in _OF_STREAMS and (read.range != Range() or starts or ends or starts_at_end):
         raise OptionError(f"a range of IDs is for the tables entries and pending, not for {read.table.value}")
     return read
@@ -186,6 +187,11 @@ _READ: Final = (
     "failOnDataLoss, verify, columns, fetch, batchRows, inferSchema, sampledEntries, cacheDirectory, cacheBytes, "
     "maxRowsPerTrigger, dataChecksum"
 )
+
+
+def require_no_nul(path: str) -> None:
+    if "\0" in path:
+        raise OptionError(f"a path cannot have a NUL in it, as {path!r} has")
 
 
 def local_path(path: str) -> str:
@@ -222,6 +228,8 @@ def _paths(given: dict[str, str]) -> tuple[str, ...]:
         paths += found
     if path is not None:
         paths.append(path)
+    for each in paths:
+        require_no_nul(each)
     if not any(paths):
         raise OptionError(
             'no path: say which snapshot, as in spark.read.format("riverbed").load("data/snapshots/NAME"), or in SQL '

@@ -18,7 +18,7 @@ from riverbed.tools.live.redisclient import Address, without_password
 from riverbed.tools.live.target import server_address
 from riverbed.tools.live.tls import TlsOptions
 from riverbed.tools.spark.errors import OptionError
-from riverbed.tools.spark.reading.options import is_uri, local_path, none_left, whole
+from riverbed.tools.spark.reading.options import is_uri, local_path, none_left, require_no_nul, whole
 
 _KNOWN: Final = (
     "server, user, password, tls, tlsCaFile, tlsCertFile, tlsKeyFile, db, stream, jobId, retries, timeoutSeconds, "
@@ -62,6 +62,7 @@ def write_options(options: Mapping[str, str]) -> WriteOptions:
             "directory; not both"
         )
     if path is not None:
+        require_no_nul(path)
         path = local_path(path)
         if is_uri(path):
             raise OptionError(f"{path}: a new data directory is made on a disk that driver and executors share")

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.tools.spark.errors import SourceError
+from riverbed.tools.spark.errors import OptionError, SourceError
 from riverbed.tools.spark.reading.locations import resolve
 from riverbed.tools.spark.reading.options import read_options
+from riverbed.tools.spark.writing.options import write_options
 from tests.support.store.stores import Store
 from tests.support.trees import changes, tree
 
@@ -66,3 +67,12 @@ def test_a_place_with_something_else_in_it_is_refused(tmp_path: Path, kind: str,
             resolve(asked)
         assert set(changes(before, tree(directory))) <= {"changed: state/lock.mdb"}
         assert outside.read_text() == "precious"
+
+
+@pytest.mark.parametrize("option", ["path", "paths", "cacheDirectory"])
+def test_a_path_with_a_nul_is_refused(option: str) -> None:
+    with pytest.raises(OptionError, match=r"a path cannot have a NUL in it, as 'a\\x00b' has"):
+        read_options({"path": "x", option: '["x", "a\\u0000b"]' if option == "paths" else "a\0b"})
+    if option == "path":
+        with pytest.raises(OptionError, match="a path cannot have a NUL"):
+            write_options({"path": "a\0b"})

@@ -33,7 +33,8 @@ class HadoopFiles:
             self._fs = path.getFileSystem(context._jsc.hadoopConfiguration())
             # A path without a scheme is in Hadoop's default file system, which need not be local.
             self._root = self._fs.makeQualified(path)
-        self._is_local = self._root.toUri().getScheme() == "file"
+        root_uri = self._root.toUri()
+        self._local = Path(str(root_uri.getPath())) if root_uri.getScheme() == "file" else None
 
     def path(self, name: str) -> str:
         """The URI of a file."""
@@ -104,10 +105,11 @@ class HadoopFiles:
     @contextlib.contextmanager
     def locked(self, name: str) -> Iterator[None]:
         """Keep out other processes of this machine.  Only for local directories: object stores have no locks."""
-        if not self._is_local:
+        if self._local is None:
             yield
             return
-        path = Path(str(self._path(name).toUri().getPath()))
+        self._refuse_links(name)
+        path = self._local / name
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -119,7 +121,18 @@ class HadoopFiles:
         finally:
             os.close(fd)
 
+    def _refuse_links(self, name: str) -> None:
+        """Raise Failure where a link in a local directory may lead anywhere: Hadoop follows it."""
+        if self._local is None:
+            return
+        place = self._local
+        for part in Path(name).parts:
+            place /= part
+            if place.is_symlink():
+                raise Failure(f"{place} is a symbolic link, and an export writes to no other place than {self.root}")
+
     def _path(self, name: str) -> Any:
+        self._refuse_links(name)
         # Not Path(String), which takes `a:b` for a scheme and escapes nothing.
         return self._jvm.org.apache.hadoop.fs.Path(self._root, f"./{name}") if name else self._root
 

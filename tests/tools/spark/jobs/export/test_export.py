@@ -472,6 +472,36 @@ def test_a_list_that_was_forged_has_no_file_moved(
     assert (tmp_path / "victim" / "part-precious").exists()
 
 
+@pytest.mark.parametrize("name", ["_riverbed", "_riverbed/lock", "key=s"])
+def test_no_link_is_followed_out_of_the_directory(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    product = Product(tmp_path / "data", HandClock(FIRST_MS))
+    product.run("XADD", "s", "1-0", "n", 1)
+    product.close()
+    taken = take_snapshot(product.directory, tmp_path / "taken", program="test").path
+    link, outside = tmp_path / "out" / name, tmp_path / "outside"
+    (tmp_path / "out" / "_riverbed").mkdir(parents=True)
+    outside.mkdir()
+    if name == "_riverbed":
+        link.rmdir()
+    link.symlink_to(outside / "lock" if name == "_riverbed/lock" else outside)
+
+    # a directory that has something else is none of an export
+    if name == "key=s":
+        link.unlink()
+        assert report("export", taken, tmp_path / "out")["rows"] == 1
+        shutil.rmtree(link)
+        link.symlink_to(outside)
+        product = Product(product.directory, product.clock)
+        product.run("XADD", "s", "2-0", "n", 2)
+        product.close()
+        taken = take_snapshot(product.directory, tmp_path / "later", program="test").path
+    result = run("export", taken, tmp_path / "out")
+
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert f"{link} is a symbolic link, and an export writes to no other place" in result.stderr
+    assert list(outside.iterdir()) == []
+
+
 # -- kills -------------------------------------------------------------------------------------------------------------
 
 
