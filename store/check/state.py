@@ -50,6 +50,7 @@ from riverbed.store.format.meta import (
 from riverbed.store.layout import DATA_NAME, LOCK_NAME, STATE_DIRECTORY
 from riverbed.store.progress import Progress
 from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.opening import MAX_READERS
 from riverbed.store.tables.environment import TABLES, Tables
 
@@ -66,12 +67,13 @@ def check_state(
 ) -> Iterator[Violation | Meta]:
     """Yield the violations of the tables in `directory`, and what `meta` holds, if anything.
 
-    Raises VersionError, OSError, and lmdb.Error when the data is not the reason for LMDB's error.
+    Raises VersionError, DoubtError, OSError, and lmdb.Error when the data is not the reason for LMDB's error.
     """
     data = directory / STATE_DIRECTORY / DATA_NAME
     require_plain(data.parent)
     if not data.stat().st_size:
         return  # a server was killed while it made the tables
+    power_loss.refuse_doubt(data.parent)  # else what a power cut took of the last commit would pass for damage
 
     def waiting() -> None:
         steps(CHECKING_PAGES, 0, 0)

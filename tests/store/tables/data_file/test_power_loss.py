@@ -197,6 +197,28 @@ def test_who_only_reads_refuses_what_a_power_cut_has_left_and_a_start_settles_it
     Tables(store.directory, _MAP, readonly=True).close()
 
 
+def test_pages_that_a_power_cut_took_of_the_last_commit_pass_for_no_damage(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    state = store.directory / STATE_DIRECTORY
+    durable = (state / "data.mdb").read_bytes()
+    store.fill(b"t", 5000)
+    store.checkpoint()
+    expected = store.dump()
+    store.kill()
+    now = (state / "data.mdb").read_bytes()
+    (state / "data.mdb").write_bytes(now[: 2 * _PAGE] + durable[2 * _PAGE :].ljust(len(now) - 2 * _PAGE, b"\0"))
+    (state / "in-use").write_text("another boot")
+
+    with pytest.raises(DoubtError, match=r"^the machine stopped .*; start riverbed-server on them once"):
+        list(check(store.directory))
+    store.open()
+    assert store.dump() == expected
+    store.engine.close()
+    assert [str(violation) for violation in check(store.directory)] == []
+
+
 @pytest.mark.parametrize("size", [0, 16, 151, 4096, 4200])
 def test_tables_that_are_hardly_begun_are_left_for_lmdb_to_judge(tmp_path: Path, size: int) -> None:
     store = Store(tmp_path / "d")
