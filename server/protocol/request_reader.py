@@ -23,7 +23,12 @@ from typing import Final
 
 from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
-from riverbed.server.protocol.strict_reader import DEFAULT_MAX_BULK_BYTES, DEFAULT_MAX_QUERY_BYTES, StrictReader
+from riverbed.server.protocol.strict_reader import (
+    DEFAULT_MAX_BULK_BYTES,
+    DEFAULT_MAX_QUERY_BYTES,
+    ProtocolError,
+    StrictReader,
+)
 from riverbed.store.wire import IS_NATIVE, Requests, words_of
 
 # How many bytes of a long chunk are parsed at a time.  Waiting bytes stay as they came, because a request in Python
@@ -140,7 +145,10 @@ class RequestReader(StrictReader):
     def next_requests(self) -> Requests:
         """The next requests, none of them empty; [] when the next bytes hold no whole one."""
         if self.authenticated and not self.is_behind and 0 < len(self.chunk) <= SMALL_BYTES:
-            whole = self.plain.take_chunk(self.chunk)
+            try:
+                whole = self.plain.take_chunk(self.chunk)
+            except MemoryError:  # the first requests of it may need less
+                whole = None
             if whole is not None:
                 self.chunk = b""
                 return whole
@@ -150,9 +158,12 @@ class RequestReader(StrictReader):
         """As `next_requests`, for bytes that are not only whole plain requests."""
         requests: Requests = []
         if self.error is None:
-            piece = self._next_piece()
-            self.awaits_verdict = self.has_rest = False
-            self._take_apart(piece, requests)
+            try:
+                piece = self._next_piece()
+                self.awaits_verdict = self.has_rest = False
+                self._take_apart(piece, requests)
+            except MemoryError:  # only the client that needs so much is refused, not those read beside it
+                self.refuse(ProtocolError("no memory for the request", silent=True))
         self.is_behind = bool(self._data or self._buffer or self._words_left or self.has_more)
         return requests
 

@@ -118,13 +118,6 @@ class StrictReader:
 
     def take(self, data: bytes, requests: Requests, *, may_hand_over: bool) -> bytes:
         """Append the requests that `data` completes; keep or refuse the rest, or return it for another parser."""
-        try:
-            return self._take(data, requests, may_hand_over=may_hand_over)
-        except MemoryError:  # only the client that needs so much is refused, not those read beside it
-            self._refuse(ProtocolError("no memory for the request", silent=True))
-            return b""
-
-    def _take(self, data: bytes, requests: Requests, *, may_hand_over: bool) -> bytes:
         source: bytes | bytearray = data
         if self._buffer:
             self._buffer += data
@@ -165,12 +158,12 @@ class StrictReader:
                 raise ProtocolError("query buffer limit exceeded", silent=True)
         except _NotYetAllowed as refused:
             if not requests:
-                self._refuse(refused.error)
+                self.refuse(refused.error)
                 return b""
             self.awaits_verdict = True
             position, rest = refused.position, b""
         except ProtocolError as error:
-            self._refuse(error)
+            self.refuse(error)
             return b""
         if source is data:
             if position < len(data):
@@ -179,7 +172,8 @@ class StrictReader:
             del self._buffer[:position]
         return rest
 
-    def _refuse(self, error: ProtocolError) -> None:
+    def refuse(self, error: ProtocolError) -> None:
+        """Take nothing more."""
         self.error = error.with_traceback(None)  # its frames hold the refused bytes
         self.forget_request()
 

@@ -138,7 +138,10 @@ class RequestQueue:
                 break
             sessions.append(session)
             chunks.append(chunk)
-        run = join(chunks) if len(chunks) >= _MIN_JOINED else None
+        try:
+            run = join(chunks) if len(chunks) >= _MIN_JOINED else None
+        except MemoryError:  # one by one they need less
+            run = None
         return None if run is None else (run, sessions[: len(run)], db)
 
     def took(self, sessions: list[Session]) -> None:
@@ -170,7 +173,10 @@ class RequestQueue:
             else:
                 # nearly always the client's only chunk, short and of whole requests: a long one is counted in `owed`
                 chunk = reader.chunk
-                whole = reader.plain.take_chunk(chunk)
+                try:
+                    whole = reader.plain.take_chunk(chunk)
+                except MemoryError:  # the first requests of it may need less
+                    whole = None
                 if whole is not None:
                     reader.chunk = b""
                     session.in_line = False

@@ -19,9 +19,13 @@ from riverbed.server.commands.request import Request
 from riverbed.server.commands.table import COMMANDS
 from riverbed.server.execution.fast_path import MAX_REQUESTS_A_TICK
 from riverbed.server.limits.accounts import MAX_OUTPUT_A_TICK
+from riverbed.server.protocol import request_reader
+from riverbed.server.protocol.fast_reader import PlainReader
+from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, Refusal
+from riverbed.store.wire import Requests
 from tests.conftest import StartRiverbed
 from tests.support.in_process import HandClock, PassingClock
 from tests.support.raw import Node, encode, parse
@@ -1121,6 +1125,41 @@ def test_a_defect_that_each_tick_meets_or_a_commit_stops_the_server(
         ticks.server.checkpoints.stop()
         ticks.server.checkpoints.close()
         ticks.engine.abandon()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("reader", [NativeReader, PlainReader])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_request_that_finds_no_memory_costs_its_client_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: type[NativeReader | PlainReader], is_plain: bool
+) -> None:
+    take_chunk = reader().take_chunk
+    failures: list[bytes] = []
+
+    def fail_once(data: bytes) -> Requests | None:
+        failures.append(data)
+        if len(failures) == 1:
+            raise MemoryError
+        return take_chunk(data)
+
+    def fail(*_: object) -> NoReturn:
+        raise MemoryError
+
+    async def body() -> None:
+        monkeypatch.setattr(request_reader, "new_plain_reader", reader)
+        ticks = Ticks(tmp_path)
+        clients = [ticks.connect() for _ in range(3)]
+        assert is_plain or await ticks.ask(clients[0], "MULTI") == [OK]
+        for client in clients:
+            client.send("XADD s * f v")
+        with monkeypatch.context() as patch:
+            patch.setattr(reader, "take_front", staticmethod(fail))
+            patch.setattr(reader, "take_chunk", staticmethod(fail_once))
+            await ticks.settle()
+        assert [(len(client.replies()), client.is_closed) for client in clients] == [(0, True), (1, False), (1, False)]
+        ticks.check_accounts()
+        ticks.close()
 
     in_loop(body())
 

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pytest
 
+from riverbed.server.execution.line import request_queue
 from riverbed.server.protocol import request_reader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.store.databases import lent
@@ -64,6 +65,14 @@ def test_a_few_clients_are_served_one_by_one(tmp_path: Path) -> None:
         return replies
 
     assert outcome(tmp_path, NativeReader, scenario)[0] == [bulks(f"{MS}-{number}") for number in range(7)]
+
+
+def test_they_are_executed_one_by_one_where_memory_is_too_short_to_join_them(tmp_path: Path) -> None:
+    async def scenario(ticks: Ticks) -> list[list[bytes]]:
+        with patch.object(request_queue, "join", side_effect=MemoryError):
+            return await told(ticks, ["XADD s * f v"] * 20)
+
+    assert outcome(tmp_path, NativeReader, scenario)[0] == [bulks(f"{MS}-{number}") for number in range(20)]
 
 
 async def random_scenario(ticks: Ticks, rng: random.Random) -> list[object]:
