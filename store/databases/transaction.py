@@ -120,7 +120,9 @@ class WriteTxn(Transaction):
 
     def bound_caches(self) -> None:
         """Keep the next checkpoint short, and the streams in memory few; between ticks."""
-        if len(self.dirty) > MAX_CHANGED:
+        if len(self.dirty) > MAX_CHANGED and not self.is_short_of_space:
+            # What a full map refuses is undone by a replay that makes these rows again, in each tick; a checkpoint that
+            # is tried again writes them.
             self.write_oldest_back(len(self.dirty) - MAX_CHANGED)
         self.turn += 1
         if self.consumer_bytes > CACHED_CONSUMER_BYTES:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 _PAGES_A_LOGGED_BYTE: Final = 3
 # However little was logged, it writes a path of pages in most of the tables.
 _LEAST_CHECKPOINT_BYTES: Final = 256 << 10
-# So many bytes of the log may be in no table because damage is in the way of checkpoints; then writes are refused.
+# So many bytes of the log may be in no table because damage, or a full map, is in the way of checkpoints; then writes
+# are refused until there is one.
 MAX_UNCOMMITTED_BYTES: Final = 32 << 20
+_WAITS_FOR_CHECKPOINT: Final = (Refusal.TABLES_UNWRITTEN, Refusal.MAP_FULL)
 
 
 class Space:
@@ -92,8 +94,9 @@ class Space:
         """-> why writes are refused from now on; `refusal` is the present reason.
 
         After a write that failed and was undone, for any reason, writes are tried again when there is space, unless a
-        checkpoint is overdue.  The disk may be short of space, or the tables may be near `quota_bytes`.  If free space
-        cannot be measured, nothing changes, and the next batch measures again.
+        checkpoint is overdue: of a full map it is not known what readers hold.  The disk may be short of space, or the
+        tables may be near `quota_bytes`.  If free space cannot be measured, nothing changes, and the next batch
+        measures again.
         """
         try:
             disk = self._files.free_bytes(self._directory)
@@ -103,7 +106,7 @@ class Space:
             return refusal
         self._unchecked_bytes = 0
         self._most_unchecked_bytes = reserve >> 4
-        if refusal in UNTIL_A_RESTART or (refusal is Refusal.TABLES_UNWRITTEN and self.is_overdue):
+        if refusal in UNTIL_A_RESTART or (refusal in _WAITS_FOR_CHECKPOINT and self.is_overdue):
             return refusal
         disk -= _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes  # by the next checkpoint
         quota -= self.uncommitted_bytes

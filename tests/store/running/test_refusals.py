@@ -94,6 +94,22 @@ def test_whether_a_disk_has_room_for_a_commit_depends_on_what_was_logged(
     assert refusal is (Refusal.DISK_FULL if is_short else Refusal.TABLES_UNWRITTEN)
 
 
+def test_a_full_map_has_writes_wait_for_a_checkpoint_when_much_is_in_no_table(store: Store) -> None:
+    """Each undo executes all of that once more."""
+    stream = store.fill(b"s", 1)
+    for number in range(2, 10):
+        stream.append_entry(StreamID(number << 64), [b"f", b"x" * (MAX_UNCOMMITTED_BYTES // 8)])
+        store.commit()
+    refuse_commit(store, lmdb.MapFullError("full"))
+    with pytest.raises(lmdb.MapFullError):
+        store.engine.checkpoint()
+    store.engine.check_space()
+    assert store.engine.refusal is Refusal.MAP_FULL
+    store.checkpoint()
+    store.engine.check_space()
+    assert (store.engine.refusal, store.stream().length) == (None, 9)
+
+
 def test_damage_in_the_way_of_checkpoints_refuses_writes_when_much_is_in_no_table(store: Store) -> None:
     refusing = RefusingRows()
     store.txn.dirty.append(refusing)
