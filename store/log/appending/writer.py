@@ -126,7 +126,8 @@ class LogWriter:
 
     def close(self) -> None:
         """Close the file.  Syncs nothing, so a failure to close loses nothing."""
-        if self.successor is not None:  # of a log that broke as it was listed
+        # of a log that broke as it was listed; one that it broke behind is the current file already
+        if self.successor is not None and self.successor.fd != self.fd:
             self.drop_successor()
         if self.fd >= 0:
             with contextlib.suppress(OSError):

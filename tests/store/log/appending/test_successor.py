@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import random
 from typing import Final
+from unittest.mock import MagicMock
 
 import pytest
 
+from riverbed.store.disk.page_cache import CachedEnd
 from riverbed.store.errors import CorruptionError, LogWriteError
 from riverbed.store.format.log_lines import encode_command, encode_preface
 from riverbed.store.log import tail as tail_module
@@ -396,6 +398,19 @@ def test_a_new_manifest_that_memory_is_too_short_to_put_into_effect_breaks_the_l
         append(log, ALL[4])
     log.close()
     assert found(files)[: len(before)] == before
+
+
+def test_a_file_whose_beginning_memory_is_too_short_to_end_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FaultyFiles()
+    log, replacement = begun(files)
+    replacement.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(CachedEnd, "begin_file", MagicMock(side_effect=MemoryError))
+        with pytest.raises(LogWriteError, match="could not be put into effect: MemoryError"):
+            log.listing.settle()
+    monkeypatch.setattr(files, "close", close := MagicMock(wraps=files.close))
+    log.close()
+    close.assert_called_once()
 
 
 def test_nothing_is_begun_behind_a_file_that_takes_no_appends() -> None:
