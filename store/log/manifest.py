@@ -278,6 +278,8 @@ def parse(data: bytes, file: str) -> Manifest:
         raise CorruptionError(file, at, "the line with the checksum of all others is not at the end: lines are missing")
     if base is None and not history and not incrs:
         raise CorruptionError(file, at, "no file is listed")
+    if incrs and incrs[-1].size is not None:  # what is behind that would be left out, and then written over
+        raise CorruptionError(file, at, "the last incr file has a size, which only those have that another one follows")
     if replids is not None and older:
         replids = dataclasses.replace(replids, older=tuple(older))
     return Manifest(base, tuple(history), tuple(incrs), replids, is_unsynced)

@@ -135,6 +135,7 @@ def test_a_manifest_of_redis_is_read() -> None:
         (b"file a seq 1 type h nextoffset 7\n", "is not at the end"),
         (REPLID_LINE + b"#RB:older 12\n", "malformed line about an older"),
         (OLDER_LINE, "malformed line about an older"),
+        (serialize(Manifest(incrs=FULL.incrs[:1])), "the last incr file has a size"),
         (REPLID_LINE + (MAX_OLDER + 1) * OLDER_LINE, "malformed line about an older"),
     ],
 )
@@ -204,6 +205,7 @@ def test_a_manifest_that_is_cut_anywhere_is_refused(files: list[LogFile], replid
     kinds = [FileType.BASE, FileType.HISTORY]
     marked = [replace(file, type=kind) for file, kind in zip(files, kinds, strict=False)]
     incrs = tuple(replace(file, seq=number) for number, file in enumerate(files[2:], 1))
+    incrs = (*incrs[:-1], *(replace(file, size=None) for file in incrs[-1:]))
     manifest = Manifest(marked[0], tuple(marked[1:]), incrs, replids)
     whole = serialize(manifest)
     if any(file.name in (".", "..") for file in files) or max(map(len, whole.splitlines(True))) > manifests.MAX_LINE:
