@@ -123,9 +123,7 @@ class Idempotence:
         _put_totals(txn, settings.records_no, idmp.RecordsRow(duration_s, producers, records + 1))
         settings.records_added += 1
         if held + 1 > self.max_records:
-            cursor = txn.cursor("idmp")
-            seek(cursor, idmp.record_key(packed_producer, 1))
-            _drop_record(txn, cursor.key())
+            _drop_record(txn, _oldest_record(txn, packed_producer)[0])
         self._stream.touch()
         words = [b"XIDMPRECORD", self._stream.key, pid, iid, id_text(entry_id)]
         txn.log_extension(self._stream.namespace.number, words)
@@ -234,7 +232,9 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> int:
 
     The next call begins with the stream behind the one where this ends: of very many streams each has its turn.
 
-    Not logged: every server sweeps by its own clock, and a record that is due may be used until it is dropped.
+    Not logged: every server sweeps by its own clock, and a record that is due may be used until it is dropped.  So a
+    producer's records go in the order in which they were recorded, as they do when there are too many, also where their
+    IDs have another: whatever was swept, the same ones are left of those that are not due.
     """
     times = txn.cursor("idmp_times")
     dropped = 0
@@ -245,11 +245,16 @@ def sweep(txn: Transaction, now_ms: int, expired: Callable[[], bool]) -> int:
             duration_s = idmp.RecordsRow.unpack(prefix, row).duration_s
             while (key := times.key()).startswith(prefix):
                 packed_record, entry_id = idmp.decode_record_time_key(key)
-                if id_ms(entry_id) > now_ms - duration_s * 1000:
+                due_ms = now_ms - duration_s * 1000
+                if id_ms(entry_id) > due_ms:
                     break
-                _drop_record(txn, packed_record)
-                dropped += 1
-                txn.swept = True
+                oldest, oldest_id = _oldest_record(txn, idmp.producer_of(packed_record))
+                if id_ms(oldest_id) > due_ms:
+                    key += b"\0"  # this one goes behind that
+                else:
+                    _drop_record(txn, oldest)
+                    dropped += 1
+                    txn.swept = True
                 if expired() or not seek(times, key):
                     break
         if expired():
@@ -266,6 +271,14 @@ def _in_turn(times: lmdb.Cursor[bytes], place: bytes) -> Iterator[int]:
             records_no = decode_stream_prefix(times.key())
             yield records_no
             start = stream_prefix(records_no + 1)
+
+
+def _oldest_record(txn: Transaction, packed_producer: bytes) -> tuple[bytes, StreamID]:
+    """-> the key of the producer's oldest record, and its entry."""
+    cursor = txn.cursor("idmp")
+    if not seek(cursor, idmp.record_key(packed_producer, 1)) or idmp.producer_of(cursor.key()) != packed_producer:
+        raise DamagedRowError("an idempotence record")
+    return cursor.key(), idmp.RecordRow.unpack(*cursor.item()).entry_id
 
 
 def _drop_record(txn: Transaction, packed_record: bytes) -> None:

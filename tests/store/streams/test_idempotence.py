@@ -102,6 +102,30 @@ def test_an_id_that_was_swept_and_used_again_is_replayed_as_the_later_entry(stor
     assert find(store, b"p", b"i") == sid("200000-0")
 
 
+def test_a_replay_which_sweeps_nothing_keeps_the_same_records_where_their_ids_were_out_of_order(store: Store) -> None:
+    store.txn.idmp_max_records = 3
+    given = {b"late": "150000-0", b"early": "1-0", b"earlier": "0-1", b"last": "150001-0"}
+    for iid, entry_id in given.items():
+        record(store, b"p", iid, entry_id)
+        sweep_all(store, 150_000)
+    held = [find(store, b"p", iid) for iid in given]
+    store.rebuild()
+    sweep_all(store, 150_000)
+    assert [find(store, b"p", iid) for iid in given] == held == [None, None, None, sid("150001-0")]
+    assert store.violations() == []
+
+
+def test_records_that_wait_for_an_older_one_keep_none_of_other_producers(store: Store) -> None:
+    for pid, iid, entry_id in [(b"p", b"a", "150000-0"), (b"p", b"b", "1-0"), (b"p", b"c", "2-0"), (b"q", b"a", "3-0")]:
+        record(store, pid, iid, entry_id)
+    sweep_all(store, 150_000)
+    assert records_of(store).tracked() == (1, 3)
+    assert sweep(store.txn, 1 << 40, lambda: True) == 1
+    assert (find(store, b"p", b"a"), records_of(store).tracked()) == (None, (1, 2))
+    sweep_all(store, 1 << 40)
+    assert rows(store) == [1, 0, 0]
+
+
 def test_a_sweep_looks_at_no_more_streams_than_it_has_time_for_and_at_all_of_them_in_the_end(store: Store) -> None:
     """Though none of their records is due but the last one's."""
     for number in range(5):
