@@ -211,8 +211,14 @@ class Tables:
             self._upgrade(version, meta)
         elif version not in range(OLDEST_VERSION, FORMAT_VERSION + 1):
             text = f"{self.path} has format version {version}; this program reads {FORMAT_VERSION}"
-            if not frozen and isinstance(version, int) and version < OLDEST_VERSION:
-                text += ". Move it away, and the next start makes it again from the log"
+            if not frozen and isinstance(version, int):
+                if version < OLDEST_VERSION:
+                    text += ". Move it away, and the next start makes it again from the log"
+                elif (version ^ FORMAT_VERSION).bit_count() == 1:  # the one row without a checksum
+                    text += (
+                        ". If no later program has written it, a bit of that number is damaged: move it away, and the "
+                        "next start makes it again from the log"
+                    )
             raise VersionError(text)
         return False
 

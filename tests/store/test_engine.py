@@ -22,6 +22,7 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.errors import (
     CorruptionError,
+    DamagedRowError,
     LockedError,
     LogWriteError,
     Refusal,
@@ -30,6 +31,7 @@ from riverbed.store.errors import (
     VersionError,
 )
 from riverbed.store.format.log_lines import encode_command
+from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log import manifest as manifests
@@ -122,6 +124,28 @@ def test_tables_of_an_older_version_may_be_moved_away_and_come_back_from_the_log
     (tmp_path / "state").rename(tmp_path / "state-of-old")
     store.open()
     assert dump_database(store.db) == held
+    store.engine.close()
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_of_the_version_is_called_what_it_may_be_or_makes_no_difference(tmp_path: Path, bit: int) -> None:
+    """Rows of the present version are taken for older ones that lack nothing."""
+    store = Store(tmp_path)
+    store.fill(b"s", 20)
+    store.deliver(b"s", 5)
+    held = dump_database(store.db)
+    store.engine.close()
+    tables = Tables(tmp_path, 1 << 28)
+    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+        txn.put(b"format_version", bytes([FORMAT_VERSION ^ 1 << bit]))
+    tables.close()
+    if bit not in (1, 2):
+        with pytest.raises((VersionError, DamagedRowError), match="damaged"):
+            store.open()
+        (tmp_path / "state").rename(tmp_path / "state-of-old")
+    store.open()
+    assert dump_database(store.db) == held
+    assert store.violations() == []
     store.engine.close()
 
 
