@@ -99,6 +99,10 @@ class LacksRoomError(StoreError, OSError):
     """The disk has not enough room beside its reserve."""
 
 
+class NumbersSpentError(StoreError):
+    """All numbers for things of a kind were given out, and none is given out twice.  The text says so to a client."""
+
+
 class UnknownOutcomeError(LogWriteError):
     """A LogWriteError whose bytes may still be in the log: the next start may find them.  Send no reply at all."""
 

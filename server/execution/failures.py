@@ -31,6 +31,7 @@ from riverbed.store.errors import (
     TABLE_DAMAGE,
     DamagedRowError,
     LogWriteError,
+    NumbersSpentError,
     Refusal,
     UnknownOutcomeError,
     text_of,
@@ -113,6 +114,10 @@ class Failures:
         has_done_nothing = txn.is_unchanged_since(mark)
         if isinstance(error, lmdb.ReadersFullError) and has_done_nothing:
             # a read beside the transaction could not begin
+            return self.refused(command, CommandError(f"ERR {error}"))
+        if isinstance(error, NumbersSpentError):
+            if not has_done_nothing:
+                self.roll_back(mark)
             return self.refused(command, CommandError(f"ERR {error}"))
         name = command.full_name.decode()
         if isinstance(error, TABLE_DAMAGE):

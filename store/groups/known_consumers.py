@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from riverbed.store.errors import DamagedRowError
-from riverbed.store.format.groups import consumer_name_key, consumer_name_prefix, name_row
+from riverbed.store.errors import DamagedRowError, NumbersSpentError
+from riverbed.store.format.groups import NAMES_OF_CONSUMERS, consumer_name_key, consumer_name_prefix, name_row
 from riverbed.store.format.pending import UNOWNED, owner_of_run
 from riverbed.store.format.resp import bulk
 from riverbed.store.tables.groups import consumer_row, consumer_rows, numbers_named
@@ -175,7 +175,9 @@ class KnownConsumers:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def create(self, name: bytes, now_ms: int) -> Consumer:
-        """Add a consumer whose name `named` has not found."""
+        """Add a consumer whose name `named` has not found.  Raises NumbersSpentError."""
+        if self.next_no == NAMES_OF_CONSUMERS:
+            raise NumbersSpentError(f"the group has had {self.next_no - 1} consumers, which is as many as it can have")
         consumer = Consumer(self.next_no, name, now_ms, NEVER, 0)
         consumer.is_logged = False
         consumer.logged_times = (NEVER, NEVER)

@@ -23,8 +23,10 @@ from riverbed.server.protocol import request_reader
 from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.native_reader import NativeReader
 from riverbed.server.protocol.replies import Reply
+from riverbed.store.check import check
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, Refusal
+from riverbed.store.format.groups import NAMES_OF_CONSUMERS
 from riverbed.store.wire import Requests
 from tests.conftest import StartRiverbed
 from tests.support.in_process import HandClock, PassingClock
@@ -1125,6 +1127,43 @@ def test_a_defect_that_each_tick_meets_or_a_commit_stops_the_server(
         ticks.server.checkpoints.stop()
         ticks.server.checkpoints.close()
         ticks.engine.abandon()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize(
+    "read",
+    ["XREADGROUP GROUP g Bob STREAMS r s > >", "XREADGROUP GROUP g Bob COUNT 1 STREAMS s >", "XCLAIM s g Bob 0 1-1"],
+)
+def test_a_group_that_has_given_out_all_numbers_of_consumers_says_so_and_keeps_those_it_has(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, read: str
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        await ticks.ask(client, *(f"XADD {key} {number}-1 f v" for key in "rs" for number in (1, 2)))
+        await ticks.ask(
+            client, "XGROUP CREATE r g 0", "XGROUP CREATE s g 0", "XREADGROUP GROUP g Al COUNT 1 STREAMS s >"
+        )
+        database = ticks.engine.txn.databases[0]
+        stream = database.stream(b"s", 0)
+        assert stream is not None
+        group = database.groups(stream).get(b"g")
+        assert group is not None
+        group.consumers.next_no = NAMES_OF_CONSUMERS - 1
+        group.touch()
+        ticks.engine.checkpoint()
+        last, refused, pending, others = await ticks.ask(
+            client, "XGROUP CREATECONSUMER s g last", read, "XPENDING s g", "XPENDING r g"
+        )
+        assert last == b":1\r\n"
+        assert refused == b"-ERR the group has had 4294967294 consumers, which is as many as it can have\r\n"
+        assert (parse(pending).children or [])[0].text == b"1"
+        assert (parse(others).children or [])[0].text == b"0"
+        assert await ticks.ask(client, "XREADGROUP GROUP g last COUNT 1 NOACK STREAMS s >") != [b"*-1\r\n"]
+        assert "Traceback" not in caplog.text
+        ticks.close()
+        assert [str(violation) for violation in check(tmp_path) if violation.table != "log"] == []
 
     in_loop(body())
 
