@@ -33,8 +33,9 @@ from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.tables.entries import StreamEntries
 from riverbed.store.tables.reader import TableReader
 from riverbed.tools.columns.streams import StreamHere, key_text
+from riverbed.tools.spark.reading.options import StreamName
 from riverbed.tools.spark.streaming.counting import EntryCounts
-from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, StreamName
+from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress
 
 
 def replids_of(reader: TableReader) -> ReplicationIds | None:

@@ -18,7 +18,8 @@ from pyspark.sql.streaming.listener import SourceProgress
 
 from riverbed.store.ids import MIN_ID
 from riverbed.tools.spark.errors import SourceError
-from riverbed.tools.spark.streaming.offsets import Offset, Progress, stream_text
+from riverbed.tools.spark.reading.options import name_text
+from riverbed.tools.spark.streaming.offsets import Offset, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def lag_by_stream(source: SourceProgress) -> dict[str, Lag]:
     folder is empty.  Raises SourceError for a source that is not Riverbed's.
     """
     read, newest = _offset(source.endOffset), _offset(source.latestOffset)
-    return {stream_text(name): _lag(read.of(name), last) for name, last in sorted(newest.streams.items())}
+    return {name_text(name): _lag(read.of(name), last) for name, last in sorted(newest.streams.items())}
 
 
 def _offset(text: str | None) -> Offset:

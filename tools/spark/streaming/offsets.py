@@ -23,13 +23,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from riverbed.store.ids import MIN_ID, StreamID, id_text, parse_id
 from riverbed.tools.spark.errors import SourceError
-
-StreamName = tuple[int, bytes]  # database and key
-
+from riverbed.tools.spark.reading.options import StreamName, name_text
 
 _VERSION: Final = 3
 _OBJECTS: Final = 2  # the last version with an object for each stream
@@ -127,7 +125,7 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         numberings: dict[str, int] = {}
-        streams = {stream_text(name): at.to_json(numberings) for name, at in sorted(self.streams.items())}
+        streams = {name_text(name): at.to_json(numberings) for name, at in sorted(self.streams.items())}
         values = {
             "version": _VERSION,
             "snapshot": self.snapshot,
@@ -137,7 +135,7 @@ class Offset:
             "numberings": list(numberings),
             "streams": streams,
         }
-        new = [stream_text(name) for name, at in sorted(self.streams.items()) if at.is_new]
+        new = [name_text(name) for name, at in sorted(self.streams.items()) if at.is_new]
         return values | {"new": new} if new else values
 
     @classmethod
@@ -164,12 +162,6 @@ class Offset:
             return cls(str(values["snapshot"]), streams, taken_ms, replication_id, store_id)
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError) as error:
             raise SourceError(f"the checkpoint is not one of this source: {error!r}") from error
-
-
-def stream_text(name: StreamName) -> str:
-    """A stream as offsets name it."""
-    db, key = name
-    return f"{db}/{quote_from_bytes(key)}"
 
 
 def _entry_id(text: str) -> StreamID:

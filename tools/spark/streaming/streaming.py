@@ -33,7 +33,7 @@ from riverbed.tools.spark.garbage import settle
 from riverbed.tools.spark.reading.entries import entry_batches
 from riverbed.tools.spark.reading.locations import Place, live_place, may_have_columns, open_place, series
 from riverbed.tools.spark.reading.named import absent_text
-from riverbed.tools.spark.reading.options import ReadOptions, Table
+from riverbed.tools.spark.reading.options import ReadOptions, StreamName, Table
 from riverbed.tools.spark.reading.plan import Span
 from riverbed.tools.spark.reading.schemas import entry_columns
 from riverbed.tools.spark.reading.streamwalk import streams_of
@@ -49,7 +49,7 @@ from riverbed.tools.spark.streaming.continuity import (
     trimmed_since,
 )
 from riverbed.tools.spark.streaming.counting import EntryCounts, Run, Unread, common_cut
-from riverbed.tools.spark.streaming.offsets import Offset, Progress, StreamName
+from riverbed.tools.spark.streaming.offsets import Offset, Progress
 
 _ROWS_A_TASK: Final = 1_000_000
 _ALL_STREAMS: Final = (1 << 64) - 1

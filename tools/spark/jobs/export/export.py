@@ -33,11 +33,12 @@ from riverbed.tools.spark.reading.options import (
     ReadOptions,
     StreamName,
     Table,
+    name_text,
     names_text,
     offsets_text,
     read_options,
 )
-from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress, stream_text
+from riverbed.tools.spark.streaming.offsets import Mark, Offset, Progress
 
 # Columns of the files, apart from the two partition columns, with their types in the data source.
 _ENTRY: Final = {"_db": "int", "_id": "string", "_ms": "bigint", "_seq": "bigint", "_timestamp": "timestamp"}
@@ -202,7 +203,7 @@ class _Exporter:
             rows=rows,
             byte_count=sum(size for _, size in staged),
             files=[name for name, _ in staged],
-            streams={stream_text(name): at.to_object() for name, at in sorted((left | news.progress).items())},
+            streams={name_text(name): at.to_object() for name, at in sorted((left | news.progress).items())},
             store_id=manifest.store_id,
         )
         self._ledger.commit(run)
