@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.check.findings import Violation
+from riverbed.store.errors import CorruptionError
+from riverbed.store.progress import ignore
 from riverbed.store.tables.data_file.pages import walk_pages
 
 # A file that is being written may grow between two reads of it.
@@ -34,6 +36,15 @@ def check_pages(data: Path, is_stable: Callable[[], bool], waiting: Callable[[],
         page = _PAGE.search(reason)
         offset = None if page is None else min(int(page[1]) * page_bytes, (1 << 63) - 1)
         yield Violation("lmdb", "", reason, str(data), offset)
+
+
+def require_sound_pages(data: Path, waiting: Callable[[], None] = ignore) -> None:
+    """Raise CorruptionError when LMDB may crash on a page of a snapshot's file.
+
+    Checksums find damage.  They do not find what was forged together with the manifest.
+    """
+    for found in check_pages(data, lambda: True, waiting):
+        raise CorruptionError(str(data), found.offset, f"a page is damaged: {found.reason}")
 
 
 def _look(data: Path, waiting: Callable[[], None]) -> list[str]:

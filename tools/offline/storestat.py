@@ -11,7 +11,7 @@ from typing import Final
 
 import lmdb
 
-from riverbed.store.check.pages import check_pages
+from riverbed.store.check.pages import require_sound_pages
 from riverbed.store.check.state import CHECKING_PAGES
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.real_files import is_directory, is_there
@@ -24,7 +24,7 @@ from riverbed.store.ids import id_text
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, MANIFEST_NAME, STATE_DIRECTORY, store_around
 from riverbed.store.log.takeover import refuse_redis
 from riverbed.store.progress import Progress, ignore
-from riverbed.store.snapshot.reader import Snapshot, list_snapshots, open_snapshot
+from riverbed.store.snapshot.reader import list_snapshots, open_snapshot
 from riverbed.store.snapshot.stream_lines import StreamSummary
 from riverbed.store.snapshot.stream_walk import StreamWalk
 from riverbed.store.snapshot.totals import open_compared
@@ -66,7 +66,7 @@ def tables_at_rest(path: Path, progress: Progress = ignore, *, verify: bool = Tr
         snapshot = open_snapshot(path)
         if verify:
             snapshot.verify(lambda done: progress(VERIFYING, done, snapshot.size_bytes))
-            refuse_broken_pages(snapshot, progress)
+            require_sound_pages(snapshot.path / DATA_NAME, lambda: progress(CHECKING_PAGES, 0, 0))
         tables, now_ms = open_compared(snapshot), snapshot.manifest.time_ms
     else:
         raise Failure(
@@ -101,16 +101,6 @@ def _is_no_store(path: Path) -> str | None:
     if is_directory(path) and not is_there(path / MANIFEST_NAME) and (inside := list_snapshots(path)):
         return f"{path} is a folder of snapshots: name one of them, such as {inside[-1].path}"
     return None
-
-
-def refuse_broken_pages(snapshot: Snapshot, progress: Progress) -> None:
-    """Raise CorruptionError when LMDB may crash on a page of a snapshot.
-
-    Checksums find damage.  They do not find what was forged together with the manifest.
-    """
-    data = snapshot.path / DATA_NAME
-    for found in check_pages(data, lambda: True, lambda: progress(CHECKING_PAGES, 0, 0)):
-        raise CorruptionError(str(data), found.offset, f"a page is damaged: {found.reason}")
 
 
 def store_stats(path: Path, is_wanted: Callable[[bytes], bool], progress: Progress) -> Iterator[StreamStat]:

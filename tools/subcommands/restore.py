@@ -7,13 +7,15 @@ from pathlib import Path
 
 import click
 
+from riverbed.store.check.pages import require_sound_pages
+from riverbed.store.check.state import CHECKING_PAGES
+from riverbed.store.layout import DATA_NAME
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
 from riverbed.tools.console.console import failures_explained
 from riverbed.tools.console.snapshot_report import print_made
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.offline.newdirectory import new_directory, refuse_existing, tell_left_over
-from riverbed.tools.offline.storestat import refuse_broken_pages
 
 
 @click.command()
@@ -41,7 +43,7 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
         refuse_existing(directory)
         snapshot = open_snapshot(source)
         with StepProgress({WRITING_LOG: "entries"}) as steps, new_directory(directory) as partial:
-            refuse_broken_pages(snapshot, steps.show)
+            require_sound_pages(snapshot.path / DATA_NAME, lambda: steps.show(CHECKING_PAGES, 0, 0))
             restore_snapshot(snapshot, partial, steps=steps.show)
     if as_json:
         manifest = snapshot.manifest
