@@ -123,6 +123,7 @@ class Block:
     # of them found nothing.  None is for what only this client knows.
     topics: tuple[Hashable, ...] | None = None
     is_for_work: bool = False  # waits for work of the server, which ends: answer even a client that has hung up
+    is_delay: bool = False  # of a reply that is known: CLIENT UNBLOCK does not hasten it
     needs_keys: bool = False  # it gets an error when one of the keys is deleted
     on_timeout: Callable[[], Reply] | None = None  # makes the reply when the deadline passes; None is a null array
     argv_bytes: int = 0  # about what the words take, if that was counted before: very many take long to count

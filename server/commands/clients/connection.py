@@ -192,7 +192,7 @@ def _refuse_password(request: Request, user: bytes) -> Reply:
         raise refusal
     # A stranger may have sent long words, and no more than the slow log shows is needed.
     shown = [word[:_SHOWN_BYTES] for word in command.shown(request.argv)]
-    return Block((), deadline_ms, shown, is_for_work=True, on_timeout=lambda: refusal)
+    return Block((), deadline_ms, shown, is_for_work=True, is_delay=True, on_timeout=lambda: refusal)
 
 
 def _refuse_haste(request: Request) -> None:

@@ -64,7 +64,7 @@ class Controls:
             session.peer.close_soon()
 
     def unblock(self, session: Session, *, error: bool) -> bool:
-        if session.blocked is None:
+        if session.blocked is None or session.blocked.is_delay:
             return False
         timed_out = session.blocked.on_timeout
         in_time = NULL_ARRAY if timed_out is None else timed_out()

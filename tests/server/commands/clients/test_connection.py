@@ -308,6 +308,26 @@ def test_a_reset_makes_the_next_guess_no_faster(tmp_path: Path) -> None:
     in_loop(body())
 
 
+@pytest.mark.parametrize("reason", ["TIMEOUT", "ERROR"])
+@pytest.mark.parametrize("guess", ["AUTH wrong", "HELLO 3 AUTH default wrong"])
+def test_client_unblock_makes_no_guess_faster(tmp_path: Path, guess: str, reason: str) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, requirepass="right")
+        guesser, helper = ticks.connect(), ticks.connect()
+        guesser.send(guess)
+        await ticks.settle()
+        unblock = f"CLIENT UNBLOCK {guesser.session.id} {reason}"
+        assert (await ticks.ask(helper, "AUTH right", unblock))[-1] == b":0\r\n"
+        assert guesser.replies() == []
+        ticks.clock.now_ms += 101
+        ticks.executor.blocking.deadline_passed()
+        await ticks.settle()
+        assert [reply[:10] for reply in guesser.replies()] == [b"-WRONGPASS"]
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_a_transaction_answers_a_wrong_password_at_once(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path, requirepass="right")
