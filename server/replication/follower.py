@@ -274,9 +274,9 @@ class Follower:
     def _is_refused(self, error: LinkError) -> bool:
         """Whether the replica that was to take over has surely not done it."""
         is_refused = isinstance(error, RefusedError)
-        if is_refused and (not self._may_have_taken_over or LACKS_LOG in str(error)):
+        if is_refused and (not self._may_have_taken_over or LACKS_LOG in error.answer):
             return True
-        self._seems_primary = is_refused and NO_REPLICA_TO_TAKE_OVER in str(error)
+        self._seems_primary = NO_REPLICA_TO_TAKE_OVER in error.answer
         if not is_refused and self._latest is not None and self._latest.has_asked_to_take_over:
             self._may_have_taken_over = True
         return False

@@ -31,11 +31,15 @@ FOREIGN: Final = "the primary is a Redis, whose snapshots cannot be read here: u
 
 
 class LinkError(Exception):
-    """The primary refuses us, or we cannot follow it.  With `is_lasting`, trying again soon is of no use."""
+    """The primary refuses us, or we cannot follow it.  With `is_lasting`, trying again soon is of no use.
 
-    def __init__(self, reason: str, *, is_lasting: bool = False) -> None:
+    `answer` is how it refuses PSYNC, word for word, for programs: `reason` lacks the password, which may be a part.
+    """
+
+    def __init__(self, reason: str, *, is_lasting: bool = False, answer: str = "") -> None:
         super().__init__(reason)
         self.is_lasting = is_lasting
+        self.answer = answer
 
 
 class RefusedError(LinkError):
@@ -242,4 +246,4 @@ class Link(asyncio.Protocol):
                 raise RefusedError(f"the primary continues without an id: {self._answer()!r}")
             self._user.link_continues(continued[1], continued[2] or "")
         else:
-            raise RefusedError(f"the primary does not sync: {self._answer()}")
+            raise RefusedError(f"the primary does not sync: {self._answer()}", answer=reply)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from riverbed.server.replication import applier
+from riverbed.server.replication import applier, link
 from riverbed.server.replication.applier import SLICE_BYTES, SLICE_COMMANDS
-from riverbed.server.replication.failover import LACKS_LOG
+from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER
 from riverbed.server.replication.follower import Follower, State
-from riverbed.server.replication.link import LinkError, RefusedError
+from riverbed.server.replication.link import Introduction, LinkError
 from riverbed.server.replication.needs import Needs
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
@@ -325,5 +326,27 @@ def test_a_replica_that_lacks_something_has_not_taken_over_however_often_it_was_
     follower._may_have_taken_over = follower._seems_primary = False
     follower._latest = cast("Any", SimpleNamespace(has_asked_to_take_over=True))
     assert not follower._is_refused(LinkError("closed"))
-    assert not follower._is_refused(RefusedError("the primary does not sync: -ERR max number of clients reached"))
-    assert follower._is_refused(RefusedError(f"the primary does not sync: -{LACKS_LOG}"))
+    assert not follower._is_refused(refused("ERR max number of clients reached"))
+    assert follower._is_refused(refused(LACKS_LOG))
+
+
+@pytest.mark.parametrize("password", ["log", "master", "ERR"])
+def test_a_password_that_is_a_word_of_an_answer_hides_it_from_people_alone(password: str) -> None:
+    follower = Follower.__new__(Follower)
+    follower._may_have_taken_over = True
+    follower._latest = None
+    assert not follower._is_refused(refused(NO_REPLICA_TO_TAKE_OVER, password))
+    assert follower._seems_primary
+    error = refused(LACKS_LOG, password)
+    assert follower._is_refused(error)
+    assert password not in str(error)
+
+
+def refused(answer: str, password: str = "") -> LinkError:
+    """What becomes of a link on which PSYNC is answered so."""
+    introduction = Introduction(6379, "", "", password.encode(), "a" * 40, 0, takes_over=True)
+    refusing = link.Link(cast("Any", None), introduction, time.monotonic)
+    refusing._step("")
+    refusing.data_received(b"+PONG\r\n" + b"+OK\r\n" * (4 if password else 3) + b"-%b\r\n" % answer.encode())
+    assert refusing._reason is not None
+    return refusing._reason
