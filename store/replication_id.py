@@ -78,27 +78,26 @@ class ReplicationIds:
         If nothing was written since the last branch, the previous id stays: other servers know it, but no server knows
         the present id.
         """
-        keeps_previous = self.branch_offset == offset
-        past = self.previous_id if keeps_previous else self.replication_id
-        # a foreign replica may know the present id although nothing was written
-        further = self.replication_id if keeps_previous else self.previous_id
-        older = self._older_at(Branch(further, offset if keeps_previous else self.branch_offset), offset)
-        return ReplicationIds(ReplicationIds.new().replication_id, past, offset, self.store_id, older)
+        known = self._known(offset)
+        past = known.pop(1 if self.branch_offset == offset else 0)
+        older = tuple(known[:MAX_OLDER])  # with the present id if it stays: a foreign replica may know it all the same
+        return ReplicationIds(ReplicationIds.new().replication_id, past.replication_id, offset, self.store_id, older)
 
-    def _older_at(self, latest: Branch, end: int) -> tuple[Branch, ...]:
-        """The older histories with `latest`, as far as a log shares them that ends at `end`: a crash may cut it."""
-        known = [latest, *self.older] if latest.replication_id != NO_ID else self.older
-        return tuple(Branch(past_id, min(offset, end)) for past_id, offset in known)[:MAX_OLDER]
+    def _known(self, end: int) -> list[Branch]:
+        """All histories as far as a log shares them that ends at `end`, the latest first: a crash may cut it."""
+        known = (Branch(self.replication_id, end), Branch(self.previous_id, self.branch_offset), *self.older)
+        return [Branch(past_id, min(offset, end)) for past_id, offset in known if past_id != NO_ID]
 
     def follow(self, replication_id: str, offset: int, store_id: str = "") -> ReplicationIds:
         """The ids after following the primary, whose replication id is `replication_id`, at `offset`.
 
-        `store_id` is the primary's store id, empty if it sends none.
+        There is no previous id then, so that other servers are sent the primary's id, which is the latest that they can
+        know.  `store_id` is the primary's store id, empty if it sends none.
         """
         store_id = store_id or self.store_id
         if replication_id != self.replication_id:
-            older = self._older_at(Branch(self.previous_id, self.branch_offset), offset)
-            return ReplicationIds(replication_id, self.replication_id, offset, store_id, older)
+            older = [past for past in self._known(offset) if past.replication_id != replication_id][:MAX_OLDER]
+            return ReplicationIds(replication_id, store_id=store_id, older=tuple(older))
         return self if store_id == self.store_id else replace(self, store_id=store_id)
 
     def holds(self, replication_id: str, offset: int) -> bool:

@@ -74,7 +74,6 @@ class Follower:
         self._full_sync: FullSync | None = None
         self._wants_all = False
         self._met_damage = False  # in our tables, by what the primary has sent
-        self._is_known = False  # the primary has sent its replication id
         self._is_due = False  # a slice of what a full sync has received
         self._attempts = Attempts(self._clock)
 
@@ -139,7 +138,7 @@ class Follower:
         config, log_ = self._config, self._engine.log
         offset = log_.end.offset
         replids = log_.replids
-        id_to_send = replids.replication_id if self._is_known else replids.id_to_send(offset)
+        id_to_send = replids.id_to_send(offset)
         if self._wants_all:
             id_to_send = "?"
         if self._failover is not None:
@@ -207,7 +206,6 @@ class Follower:
         self.state = State.CONNECTED
         self._attempts.connected()
         self._wants_all = False
-        self._is_known = True
         self._needs.changed()
         self.acknowledge()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from riverbed.store.replication_id import MAX_OLDER, NO_ID, ReplicationIds
+from riverbed.store.replication_id import MAX_OLDER, NO_ID, Branch, ReplicationIds
 
 
 def test_a_branch_holds_the_line_it_comes_from_up_to_where_it_left_it() -> None:
@@ -31,6 +31,15 @@ def test_others_are_asked_with_the_id_they_may_know() -> None:
     assert ours.id_to_send(101) == ours.replication_id
 
 
+def test_others_are_asked_with_the_id_that_the_primary_gave_although_nothing_was_written() -> None:
+    theirs = ReplicationIds.new()
+    for _ in range(3):
+        ours = theirs.branch(100).follow(theirs.replication_id, 100)
+        assert ours.id_to_send(100) == ours.branch(100).id_to_send(100) == theirs.replication_id
+        theirs = theirs.branch(100)
+        assert theirs.holds(ours.id_to_send(100), 100)
+
+
 def test_following_a_renamed_line_keeps_its_old_name() -> None:
     old = ReplicationIds.new()
     new = ReplicationIds.new().replication_id
@@ -57,7 +66,8 @@ def test_a_store_without_an_id_gets_that_of_its_line() -> None:
 def test_a_line_that_is_followed_brings_its_store() -> None:
     ours = ReplicationIds.new()
     assert ours.follow(ours.replication_id, 5, "c" * 40) == ReplicationIds(ours.replication_id, store_id="c" * 40)
-    assert ours.follow("a" * 40, 5, "c" * 40) == ReplicationIds("a" * 40, ours.replication_id, 5, "c" * 40)
+    older = (Branch(ours.replication_id, 5),)
+    assert ours.follow("a" * 40, 5, "c" * 40) == ReplicationIds("a" * 40, store_id="c" * 40, older=older)
 
 
 @pytest.mark.parametrize("text", ["", "0" * 39, "g" * 40, "A" * 40])

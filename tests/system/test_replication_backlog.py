@@ -93,6 +93,37 @@ def test_rewrites_with_restarts_between_them(start_riverbed: StartRiverbed, star
     assert absence(primary, replica, rewrite_and_restart) == (0, 1, 0)
 
 
+@pytest.mark.parametrize("end", ["SHUTDOWN", "TERM", "KILL"])
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_a_replica_that_was_told_to_follow_starts_again_and_again(
+    start_riverbed: StartRiverbed, end: str, is_configured: bool
+) -> None:
+    """It is a primary for a moment, or is started as a replica from the second time on; nothing is written."""
+    primary = start_riverbed(options={"repl-ping-replica-period": 1_000_000})
+    with primary.client() as client:
+        fill(client, "s", 20)
+    replica = start_riverbed()
+    follow(replica, primary.port)
+    until_level(primary, replica)
+    before = syncs(primary)
+    for is_first in (True, False, False):
+        if end == "SHUTDOWN":
+            with replica.client() as client:
+                client.send("SHUTDOWN")
+            assert replica.wait_ended() == 0
+        elif end == "TERM":
+            replica.stop()
+        else:
+            replica.kill()
+        if is_configured and not is_first:
+            replica.options["replicaof"] = f"127.0.0.1 {primary.port}"
+        replica.start()
+        if "replicaof" not in replica.options:
+            follow(replica, primary.port)
+        until_level(primary, replica)
+    assert syncs(primary) == (before[0], before[1] + 3, before[2])
+
+
 def test_restarts_without_a_write_between_them(start_riverbed: StartRiverbed, start_replica: StartReplica) -> None:
     primary, replica = start_riverbed(), start_replica()
 
