@@ -307,10 +307,19 @@ class Settings:
         Section.REPLICATION, True, "Answer reads while a replica has no link to its primary."
     )
     repl_timeout = Integer(
-        Section.REPLICATION, 60, "A link is closed when no byte has come on it for so long.", minimum=1, unit="seconds"
+        Section.REPLICATION,
+        60,
+        "A link is closed when no byte has come on it for so long. A replica's must be longer than its primary's"
+        " repl-ping-replica-period.",
+        minimum=1,
+        unit="seconds",
     )
     repl_ping_replica_period = Integer(
-        Section.REPLICATION, 10, "How often an idle primary sends a ping.", minimum=1, unit="seconds"
+        Section.REPLICATION,
+        10,
+        "How often an idle primary sends a ping: after half of its repl-timeout at the latest.",
+        minimum=1,
+        unit="seconds",
     )
     repl_backlog_size = Memory(
         Section.REPLICATION,

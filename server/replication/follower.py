@@ -114,7 +114,7 @@ class Follower:
         # a primary that waits for us to come level sends nothing while what it has sent waits for the disk
         heard_s = link.heard_s if self._applier is None else max(link.heard_s, self._applier.waited_s)
         if link.is_reading and self._clock.monotonic() - heard_s > timeout_s:
-            link.fail(LinkError(f"no byte came for {timeout_s} s"))
+            link.fail(LinkError(f"no byte came for {timeout_s} s (repl-timeout)"))
         elif self.state is State.CONNECTED:
             self.acknowledge()
         elif self.state is State.SYNC:

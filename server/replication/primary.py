@@ -195,9 +195,9 @@ class Primary:
                 sender.cut_off()
         self._cut_off_slowest()
         self.prefixes.drop_old(self._takes_needed_space)
-        period_s: float = config.repl_ping_replica_period
-        if self._gate.levels_replicas:  # seldom: each ping is one more thing to come level with
-            period_s = max(period_s, config.repl_timeout / 2)
+        period_s = config.repl_timeout / 2  # the replicas may have the same, and take a silent primary for dead
+        if not self._gate.levels_replicas:  # then seldom: each ping is one more thing to come level with
+            period_s = min(period_s, config.repl_ping_replica_period)
         if self.senders and now_s - self._pinged_s >= period_s and self._may_log:
             self._pinged_s = now_s
             self._core.txn.log.append(PING)

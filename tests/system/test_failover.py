@@ -61,7 +61,7 @@ def pretend(primary: Server, port: int) -> RawClient:
 @pytest.fixture
 def primary(start_riverbed: StartRiverbed) -> RiverbedServer:
     """Has written something, and pings nobody, so that its log stands still."""
-    primary = start_riverbed(options={"repl-ping-replica-period": NEVER_S})
+    primary = start_riverbed(options={"repl-timeout": NEVER_S, "repl-ping-replica-period": NEVER_S})
     with primary.client() as client:
         client.ask("XADD", "s", "*", "f", "v")
     return primary

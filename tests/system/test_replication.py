@@ -46,7 +46,7 @@ def test_a_replica_takes_everything_and_then_what_comes(start_riverbed: StartRiv
 
 
 def test_a_replica_of_a_primary_that_has_nothing_waits_for_nothing(start_riverbed: StartRiverbed) -> None:
-    primary = start_riverbed(options={"repl-ping-replica-period": NEVER_S})
+    primary = start_riverbed(options={"repl-timeout": NEVER_S, "repl-ping-replica-period": NEVER_S})
     replica = start_riverbed()
     follow(replica, primary.port)
     until_linked(replica)
@@ -257,7 +257,9 @@ def questions(server: Server) -> int:
 def test_waiting_asks_a_redis_once_and_not_with_each_tick(
     start_riverbed: StartRiverbed, start_redis: StartRedis
 ) -> None:
-    primary = start_riverbed(options={"repl-ping-replica-period": NEVER_S})  # so that its log stands still
+    primary = start_riverbed(
+        options={"repl-timeout": NEVER_S, "repl-ping-replica-period": NEVER_S}
+    )  # so that its log stands still
     replica = start_redis(options={"repl-timeout": NEVER_S})
     with primary.client() as client, primary.client() as other:
         fill(client, "s", 10)

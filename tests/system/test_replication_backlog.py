@@ -20,6 +20,7 @@ from tests.support.waiting import rewritten, until
 
 StartReplica = Callable[[], Server]
 MB = 1 << 20
+NEVER_S = 1_000_000  # far longer than any test
 
 
 @pytest.fixture(params=["riverbed", "redis"])
@@ -99,7 +100,7 @@ def test_a_replica_that_was_told_to_follow_starts_again_and_again(
     start_riverbed: StartRiverbed, end: str, is_configured: bool
 ) -> None:
     """It is a primary for a moment, or is started as a replica from the second time on; nothing is written."""
-    primary = start_riverbed(options={"repl-ping-replica-period": 1_000_000})
+    primary = start_riverbed(options={"repl-timeout": NEVER_S, "repl-ping-replica-period": NEVER_S})
     with primary.client() as client:
         fill(client, "s", 20)
     replica = start_riverbed()

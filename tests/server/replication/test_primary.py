@@ -141,6 +141,21 @@ def test_replicas_hear_of_a_primary_whose_writes_wait_and_seldom_where_they_are_
     in_loop(body())
 
 
+def test_replicas_are_pinged_before_they_take_the_primary_for_dead(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, repl_timeout=6)  # the period is 10
+        replica = ticks.connect()
+        await ticks.ask(replica, "REPLCONF capa psync2", "PSYNC ? -1")
+        for passed_ms, pings in ((0, 1), (2_000, 1), (2_000, 2), (3_000, 3)):
+            ticks.clock.now_ms += passed_ms
+            ticks.server.replication.primary.cycle()
+            await ticks.settle()
+            assert sum(batch.count(b"PING") for batch in ticks.batches()) == pings
+        ticks.close()
+
+    in_loop(body())
+
+
 def test_wait_covers_a_write_that_was_committed_before_the_end_of_its_tick(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
