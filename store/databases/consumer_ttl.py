@@ -7,7 +7,8 @@ activity of consumers: a consumer that is seen changes no row here.  A look dele
 XGROUP DELCONSUMER for each, and enters the group at the time of its next look.  A look at very many consumers reads
 their rows in parts; the group is entered for now between them, behind others that are due.
 
-The row of a group whose stream was deleted stays until its time comes.
+The row of a group whose stream was deleted stays until its time comes.  So a replica looks as well, and leaves the
+consumers that are due to its primary.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def sweep(
     `waiting` returns the names of a group's consumers that wait in a blocking read: these are not idle.
     Raises DamagedRowError, also when a row here is not the one of its group: it would stay the first one for ever.
     """
-    if txn.keep_expired or txn.follows:
+    if txn.keep_expired:
         return True  # the log has the deletions
     cursor = txn.cursor("consumer_ttls")
     while cursor.first():
@@ -85,7 +86,7 @@ def _look(group: Group, now_ms: int, expired: Callable[[], bool], waiting: Calla
                 next_ms = min(next_ms, due_ms)
             elif consumer.pel_count:
                 next_ms = min(next_ms, now_ms + LOOK_AGAIN_MS)
-            else:
+            elif not group.stream.txn.follows:
                 due.append((number, consumer.name))
         if due and busy is None:
             busy = waiting(group)

@@ -118,8 +118,31 @@ def test_nothing_is_left_of_groups_that_are_gone(product: Product, removal: tupl
     product.run(*removal)
     product.clock.now_ms += consumer_ttl.LOOK_AGAIN_MS
     product.sweep()
+    assert listed(product) == 0
+
+
+def listed(product: Product) -> int:
+    """How many groups are to be looked at some time."""
     txn = product.engine.txn
-    assert txn.lmdb.stat(txn.handles["consumer_ttls"])["entries"] == 0
+    return int(txn.lmdb.stat(txn.handles["consumer_ttls"])["entries"])
+
+
+def test_a_replica_keeps_nothing_of_groups_that_are_gone_and_leaves_consumers_to_its_primary(product: Product) -> None:
+    fill(product, 1, "CONSUMERTTL", 1000)
+    product.run("XGROUP", "CREATECONSUMER", "s", "g", "Idle")
+    for number in range(3):
+        product.run("XGROUP", "CREATE", f"gone{number}", "g", "0", "MKSTREAM")
+        product.run("XGROUP", "POLICY", f"gone{number}", "g", "CONSUMERTTL", 1000)
+        product.run("DEL", f"gone{number}")
+    product.engine.set_role(is_replica=True)
+    for _ in range(2):
+        product.sweep()
+        assert listed(product) == 1
+        product.clock.now_ms += 1000
+    assert consumers(product) == ["Alice", "Idle"]
+    product.engine.set_role(is_replica=False)
+    product.sweep()
+    assert consumers(product) == ["Alice"]
 
 
 def test_no_look_is_more_than_a_day_away(product: Product) -> None:
