@@ -191,7 +191,8 @@ class Engine:
         """Execute batches of the primary and append them unchanged to the log; a replica's counterpart of `commit`.
 
         Raises ReplayError when one does not fit the state, LogWriteError when they cannot be written; all of them are
-        undone then.  Raises TABLE_DAMAGE when the tables are damaged, StateLostError.
+        undone then, but those that memory is too short to sync.  Raises TABLE_DAMAGE when the tables are damaged,
+        StateLostError.
         """
         self.state.require()
         txn = self.txn
@@ -220,6 +221,10 @@ class Engine:
             raise
         except Exception as error:
             self.state.restore(self.state.changes_at_commit)
+            if appended:  # they are in the log and the state, and our replicas would miss them
+                if self.batches.on_written is not None:
+                    self.batches.on_written(batches)
+                raise LogWriteError(f"batches that are in the log cannot be synced: {text_of(error)}") from error
             if isinstance(error, (ReplayError, lmdb.Error, *TABLE_DAMAGE)):
                 raise
             if isinstance(error, OSError):

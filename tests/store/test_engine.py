@@ -389,6 +389,28 @@ def test_applied_batches_make_the_same_state_at_the_same_offset(open_store: Open
         assert replica.engine.log.end.offset == primary.engine.log.end.offset
 
 
+def test_a_batch_that_memory_is_too_short_to_sync_stays_and_is_passed_on(open_store: OpenStore) -> None:
+    """It is in the log: a replica of this one would miss it, and to ask the primary for everything is no help."""
+    primary, replica = open_store(), open_store(is_replica=True, fsync=Fsync.ALWAYS)
+    primary.fill(b"s", 3)
+    primary.commit()
+    batches = sent(primary)
+    passed_on: list[StreamedBatch] = []
+    replica.engine.batches.on_written = passed_on.extend
+    with (
+        patch.object(replica.engine.keeper, "sync", side_effect=MemoryError),
+        pytest.raises(LogWriteError, match="Mem"),
+    ):
+        replica.engine.apply(batches)
+    assert passed_on == batches
+    assert replica.dump() == primary.dump()
+    primary.fill(b"t", 3)
+    primary.commit()
+    replica.engine.apply(sent(primary)[1:])
+    assert [batch.offset for batch in passed_on] == [batch.offset for batch in sent(primary)]
+    assert replica.dump() == primary.dump()
+
+
 def test_a_batch_that_does_not_fit_is_undone_with_those_it_came_with(open_store: OpenStore) -> None:
     primary, replica = open_store(), open_store(is_replica=True)
     primary.fill(b"s", 3)
