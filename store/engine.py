@@ -243,6 +243,7 @@ class Engine:
         txn = self.txn
         mark = mark or Mark(0, 0, self.state.changes_at_commit)
         txn.unlogged = None
+        txn.uncount_expired(mark.lines)
         del txn.log[mark.lines :]
         txn.extension_bytes, txn.changes = mark.extension_bytes, mark.changes
         # The undone lines may have selected it, and a file that begins now is not to begin with that: its preface comes

@@ -103,7 +103,7 @@ class Database(StreamCache):
 
     def expire(self, stream: Stream) -> None:
         """Delete and count a stream whose deadline has passed."""
-        self.txn.expired_keys += 1
+        self.txn.count_expired()
         self.delete(stream)
 
     def rename(self, stream: Stream, new_key: bytes) -> None:

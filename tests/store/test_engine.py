@@ -623,6 +623,27 @@ def test_a_log_that_could_not_be_synced_takes_no_more_writes_and_reads_go_on(fau
     assert faulty.dump() == expected
 
 
+def test_an_expired_key_whose_deletion_is_undone_is_not_counted(faulty: Store) -> None:
+    for key in (b"a", b"b", b"c"):
+        faulty.add(key, "1-0")
+        faulty.db.set_expiry(faulty.stream(key), 1)
+    faulty.commit()
+    assert faulty.db.stream(b"a", 2) is None
+    files_of(faulty).fail("write", errno.EIO)
+    with pytest.raises(LogWriteError):
+        faulty.commit()
+    assert faulty.txn.expired_keys == 0
+    files_of(faulty).forgive()
+    assert faulty.db.stream(b"a", 2) is None
+    mark = faulty.txn.mark()
+    assert faulty.db.stream(b"b", 2) is None
+    faulty.engine.rollback(2, mark)
+    assert faulty.txn.expired_keys == 1
+    assert faulty.db.stream(b"c", 2) is None
+    faulty.commit()
+    assert (faulty.txn.expired_keys, faulty.db.size) == (2, 1)
+
+
 def test_a_state_that_could_not_be_rebuilt_is_never_committed(faulty: Store) -> None:
     """A checkpoint would say that the tables hold the log, and they hold a part of it: the rest would be lost."""
     make_something(faulty)

@@ -111,6 +111,7 @@ def config_resetstat(request: Request) -> Reply:
     """CONFIG RESETSTAT -> OK."""
     request.context.stats.reset()
     request.txn.expired_keys = 0  # since the last checkpoint
+    request.txn.expired_at.clear()
     return OK
 
 

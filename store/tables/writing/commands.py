@@ -39,6 +39,8 @@ class LoggedCommands:
         self.log: list[bytes] = []
         self.extension_bytes = 0  # of the log: those that are in comment lines, which no offset counts
         self.changes = 0  # since the start, as Redis counts them: see `Engine.changes_since_checkpoint`
+        self.expired_keys = 0
+        self.expired_at: list[int] = []  # how much was logged when each of this tick was deleted
         self.unlogged: Unlogged | None = None
         self._changed_at = _NO_CHANGE  # how much was logged when something changed that the log had no line of
         self.has_lost = False  # something that the log has is neither in rows nor in memory
@@ -48,9 +50,21 @@ class LoggedCommands:
 
     def forget_logged(self) -> None:
         """Begin the list of logged commands again, and know of no change that has no line: they are undone."""
+        self.uncount_expired(0)
         self.drop_log()
         self.unlogged = None
         self.has_lost = False
+
+    def count_expired(self) -> None:
+        """Count a key that is about to be deleted because its deadline has passed."""
+        self.expired_keys += 1
+        self.expired_at.append(len(self.log))
+
+    def uncount_expired(self, lines: int) -> None:
+        """Count no key whose deletion is behind so many lines of the log: it is undone."""
+        while self.expired_at and self.expired_at[-1] >= lines:
+            self.expired_at.pop()
+            self.expired_keys -= 1
 
     def log_select(self, number: int) -> None:
         """Log SELECT: the lines that follow are for database `number`."""
@@ -80,6 +94,7 @@ class LoggedCommands:
     def drop_log(self) -> None:
         """Begin the list of logged commands again: a log has them."""
         self.log.clear()
+        self.expired_at.clear()
         self.extension_bytes = 0
         self._changed_at = _NO_CHANGE
 

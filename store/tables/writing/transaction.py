@@ -66,7 +66,6 @@ class Transaction(LoggedCommands):
         self.follows = False  # a replica hides expired keys, and waits for its primary to delete them
         self.holds_expired = False  # clients are paused, or the log takes nothing: expired keys are hidden until then
         self.is_short_of_space = False  # add only data that clients ask for; the server sets it
-        self.expired_keys = 0
         self.records_place = b""  # where the sweep of idempotence records goes on
         self.cached_bytes = 0  # about what the cached streams take, without their groups; deleted ones count too
         self.node_max_entries = 100

@@ -212,6 +212,7 @@ def test_a_key_that_memory_was_too_short_to_delete_is_deleted_later_and_the_log_
         added = b"$3\r\n%b\r\n" % entry_id.encode()
         assert await ticks.ask(client, f"XADD k {entry_id} f new", "XLEN k", "PTTL k") == [added, b":1\r\n", b":-1\r\n"]
         assert b"DEL k" in ticks.batches()[-1]
+        assert ticks.engine.txn.expired_keys == 1
         ticks.close(save=False)
         again = Ticks(tmp_path, files=ticks.files, clock=ticks.clock)
         assert await again.ask(again.connect(), "XLEN k") == [b":1\r\n"]
