@@ -254,11 +254,14 @@ class Checkpoints:
                 self._hand_over(durability)
 
     async def wait_for_disk(self) -> None:
-        """Wait until the disk has the checkpoint that is under way now, for a turn of the loop if there is none."""
+        """Wait until the disk has the checkpoint that is under way now, for a turn of the loop if there is none.
+
+        One that memory was too short to end is waited for until it is tried again.
+        """
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
         else:
-            await asyncio.sleep(0)
+            await asyncio.sleep(RETRY_S if self._engine.checkpoints.is_syncing else 0)
 
     async def in_disk_thread(self, what: str, run: Callable[[], None]) -> None:
         """Have the thread that makes checkpoints durable `run` this as well, behind them.  Raises what `run` raises."""

@@ -202,6 +202,11 @@ def test_a_checkpoint_that_cannot_be_ended_is_tried_after_pauses(
         await until_true(lambda: len(calls) >= 6)
         # its thread and the loop call it, in each try
         assert len(calls) <= 2 * ((time.monotonic() - begun) / checkpoints.RETRY_S + 2)
+        turns, begun = 0, time.monotonic()
+        while time.monotonic() < begun + 4 * checkpoints.RETRY_S:
+            await ticks.server.checkpoints.wait_for_disk()
+            turns += 1
+        assert turns <= 12  # one for the thread, and one for the pause behind it
         is_short = False
         await until_true(lambda: not ticks.engine.checkpoints.is_syncing)
         ticks.close()
