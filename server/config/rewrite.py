@@ -14,6 +14,7 @@ from riverbed.server.config.file import Directive
 from riverbed.server.config.kinds import AnySetting
 from riverbed.server.config.settings import OLD_NAMES, SETTINGS, USER_LINE
 from riverbed.server.config.values import COMMAND_LINE, ConfigError, collect
+from riverbed.store.disk.real_files import is_there
 
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
@@ -27,7 +28,8 @@ def rewrite(config: Config, users: Iterable[list[str]]) -> None:
     Raises ConfigError, ConfigFileError, OSError: nothing changed.
     """
     assert config.file is not None
-    lines = configfile.read_lines(config.file)
+    # One that was deleted is made again, as by Redis: the next start is to find the password, and whom to follow.
+    lines = configfile.read_lines(config.file) if is_there(config.file) else []
     own = [_renamed(configfile.directive(line, f"{config.file}:{number}")) for number, line in enumerate(lines, 1)]
     named = [said for said in own if said is not None and said.name in SETTINGS]
     values, _ = collect(named)

@@ -485,7 +485,7 @@ def test_a_pipe_that_is_written_to_is_read(size: int) -> None:
         assert writer.stdout is not None
         config = Config.load([f"/dev/fd/{writer.stdout.fileno()}"])
     assert (config.port, config.timeout) == (7000, 77)
-    with pytest.raises(ConfigFileError):
+    with pytest.raises(FileNotFoundError):  # the descriptor is closed, and none is made again
         rewrite(config, [])
 
 

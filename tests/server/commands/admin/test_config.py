@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,14 +102,25 @@ def test_rewrite_writes_the_file(product: Product, tmp_path: Path) -> None:
 
 
 def test_rewrite_tells_what_the_system_refused(product: Product, tmp_path: Path) -> None:
-    path = tmp_path / "riverbed.conf"
+    path = tmp_path / "of the server" / "riverbed.conf"
+    path.parent.mkdir()
     path.write_text("timeout 1\n")
     config = Config.load([str(path)])
     config.set([("timeout", "2")])
     path.unlink()
-    assert asker(product, config)("REWRITE") == os.fsencode(
-        f"ERR Rewriting config file: {path}: No such file or directory"
-    )
+    path.parent.rmdir()
+    assert asker(product, config)("REWRITE") == b"ERR Rewriting config file: No such file or directory"
+
+
+def test_rewrite_makes_a_file_that_was_deleted_again(product: Product, tmp_path: Path) -> None:
+    path = tmp_path / "riverbed.conf"
+    path.write_text("timeout 1\nrequirepass right\n")
+    config = Config.load([str(path), "--maxclients", "77"])
+    path.unlink()
+    assert asker(product, config)("REWRITE") == OK
+    assert path.stat().st_mode & 0o777 == 0o600
+    again = Config.load([str(path)])
+    assert (again.timeout, again.maxclients, again.requirepass) == (1, 77, config.requirepass)
 
 
 def test_resetstat_resets_the_counters(product: Product, ask: Ask) -> None:
