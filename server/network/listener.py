@@ -211,6 +211,8 @@ async def serve(config: Config) -> int:
         addresses.close()
         raise
     server.start_threads()
+    # The loop has threads for the name of a primary, and ends the process where it cannot start them; this starts them.
+    await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 0, flags=socket.AI_NUMERICHOST)
     return await serve_at(addresses, server)
 
 

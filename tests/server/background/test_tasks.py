@@ -16,7 +16,7 @@ from riverbed.server.stats.stats import BackgroundStatus
 from tests.conftest import StartRiverbed
 from tests.support.servers import ROOT
 from tests.support.ticks import in_loop
-from tests.support.waiting import rewritten
+from tests.support.waiting import rewritten, until
 
 SERVER = ROOT / "server"
 # What begins something that may go on, or end, unnoticed.
@@ -237,4 +237,6 @@ def test_a_server_starts_no_thread_later(start_riverbed: StartRiverbed) -> None:
         client.ask("RIVERBED", "SNAPSHOTS")
         client.ask("SAVE")
         rewritten(server)
+        client.ask("REPLICAOF", "localhost", server.port)
+        until(lambda: "is down" in server.log_text(), "a name that was looked up")
     assert threads() == before > THREADS
