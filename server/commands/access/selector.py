@@ -53,7 +53,8 @@ class KeyPattern:
     def __init__(self, glob: Glob, access: int) -> None:
         self.glob = glob
         self.access = access
-        self.matches = glob.test()
+        # A single star asks for all keys; as a pattern, such as `%R~*`, it matches no empty key, as no other does.
+        self.matches = bool if glob.pattern == b"*" else glob.test()
 
     def __bytes__(self) -> bytes:
         name = {READ: b"%R~", WRITE: b"%W~", READ | WRITE: b"~"}[self.access]

@@ -81,6 +81,13 @@ def test_a_rule_means_the_same_for_a_new_user(pair: Pair, rule: str) -> None:
     assert described(pair.ours, "u") == described(pair.theirs, "u")
 
 
+@pytest.mark.parametrize("rule", ["~*", "%W~*", "%R~*", "%RW~*", "~**", "~?*", "~"])
+def test_a_star_that_does_not_ask_for_all_keys_matches_no_empty_key(pair: Pair, rule: str) -> None:
+    pair.ask("ACL", "SETUSER", "u", "reset", rule, "+@all")
+    for words in (("XADD", "", "*", "f", "v"), ("XLEN", ""), ("XRANGE", "k", "-", "+"), ("DEL", "k", "")):
+        assert pair.ours.ask("ACL", "DRYRUN", "u", *words) == pair.theirs.ask("ACL", "DRYRUN", "u", *words), words
+
+
 def users(client: RawClient) -> list[bytes]:
     """ACL LIST without the rules about commands."""
     lines = [one.text for one in client.tree("ACL", "LIST").children or ()]
