@@ -11,6 +11,7 @@ Nothing here depends on what stands before a type byte: hiredis, like Redis, ski
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -44,6 +45,11 @@ _find_push = re.compile(rb">[0-9]+\r\n").search
 _PLUS, _EQUALS, _PAREN = b"+=("
 _find_verbatim = re.compile(rb"=[0-9]+\r\n").search
 _INCOMPLETE: Final = object()
+# Takes the place of a reader that may hold a part of a request where memory was short: a new one would take some.
+_REFUSES_ALL: Final = hiredis.Reader()
+_REFUSES_ALL.feed(b"no reply")
+with contextlib.suppress(hiredis.ProtocolError):
+    _REFUSES_ALL.gets()
 _join = b"".join
 # The size on the wire of a bulk string of n bytes, and of the head of an array of n words.
 _word_bytes = [len(b"$%d\r\n\r\n" % size) + size for size in range(1024)].__getitem__
@@ -94,6 +100,9 @@ class PlainReader:
                     return requests
         except (hiredis.ProtocolError, TypeError, IndexError):
             pass
+        except MemoryError:
+            self._hiredis = _REFUSES_ALL
+            raise
         self._hiredis = hiredis.Reader(notEnoughData=_INCOMPLETE)
         return None
 
@@ -134,6 +143,9 @@ class PlainReader:
                 whole = gets() == []
         except (hiredis.ProtocolError, TypeError):
             whole = False
+        except MemoryError:
+            self._hiredis = _REFUSES_ALL
+            raise
         odd_words = _PLUS in data or _PAREN in data
         if not whole:
             self._hiredis = hiredis.Reader(notEnoughData=_INCOMPLETE)

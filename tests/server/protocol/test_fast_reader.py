@@ -10,7 +10,9 @@ from hiredis import Reader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from riverbed.server.protocol.fast_reader import PlainReader
 from riverbed.server.protocol.request_reader import RequestReader
+from tests.support.raw import encode
 
 _AGGREGATES = [b"*", b"%", b"~", b"|", b">"]
 _BULKS = [b"$", b"="]
@@ -105,3 +107,24 @@ def test_hiredis_is_given_no_count_that_takes_memory_and_all_is_read_as_it_is_by
     with patch("riverbed.server.protocol.fast_reader.hiredis.Reader", Watched):
         found = read([data[start:end] for start, end in pairwise(edges)])
     assert found == read([data[at : at + 1] for at in range(len(data))]), data
+
+
+def test_nothing_of_requests_that_found_no_memory_is_read_with_the_next() -> None:
+    def take(reader: PlainReader, data: bytes) -> list[list[bytes]]:
+        requests = reader.take_chunk(data)
+        if requests is None:
+            requests = []
+            assert reader.take_front(data, requests) in (0, len(data))
+        return requests
+
+    secrets = encode(["XADD", "s", "*", "f", "v"]) * 3
+    for fails in (PlainReader.take_chunk, lambda reader, data: reader.take_front(data, [])):
+        reader = PlainReader()
+        with (
+            patch("riverbed.server.protocol.fast_reader._join", side_effect=MemoryError),
+            pytest.raises(MemoryError),
+        ):
+            fails(reader, secrets)
+        seen = [take(reader, encode(["PING"])) for _ in range(3)]
+        assert seen[-1] == [[b"PING"]]
+        assert all(requests in ([], [[b"PING"]]) for requests in seen)
