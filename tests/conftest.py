@@ -68,13 +68,15 @@ TOOLS = TESTS / "tools"
 OF_TOOLS = ("columns", "console", "live", "offline", "sidecar", "subcommands", "text", "top")
 OF_SPARK = ("spark/jobs", "spark/quick", "spark/streaming", "spark/writing")
 QUICK = TOOLS / "spark" / "quick"
-# Nor are compaction and repair.
+# Nor are compaction and repair, nor the native module and its reference.
 OFFLINE = TESTS / "store" / "offline"
+WIRE = TESTS / "store" / "wire"
 MARKED_FOLDERS = {
     TESTS / "system": "slow",
     TOOLS / "spark": "spark",
     **{TOOLS / name: "once" for name in (*OF_TOOLS, *OF_SPARK)},
     OFFLINE: "once",
+    WIRE: "once",
 }
 NEEDS_ROOT = "tests that mount file systems (power loss, full disk) did not run: they need root"
 

@@ -48,9 +48,6 @@ from tests.support.wire_fuzz import (
 NEEDS_GCC = "a C compiler and Python's headers are needed: sudo apt-get install gcc libc6-dev python3-dev"
 _SANITIZED = ("-g", "-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
-# Neither the native module nor its reference is another in the compiled form.
-_ONCE = pytest.mark.once
-
 XADD = wire([b"XADD", b"s", b"*", b"f", b"v"])
 PING = wire([b"PING"])
 STREAM = (1, None, 0, 0, 0, *[0] * 7, 0, 0, 0, 0, 0, None)  # the values of a stream's row
@@ -67,7 +64,6 @@ def native() -> ModuleType:
 
 
 @pytest.mark.slow
-@_ONCE
 def test_random_chunks_are_read_alike(native: ModuleType) -> None:
     seed = os.environ.get("RIVERBED_SEED", "1")
     rng = random.Random(None if seed == "random" else int(seed))
@@ -75,14 +71,12 @@ def test_random_chunks_are_read_alike(native: ModuleType) -> None:
         compare(native, random_chunk(rng), rng)
 
 
-@_ONCE
 def test_requests_of_several_clients_are_joined_alike(native: ModuleType) -> None:
     rng = random.Random(11)
     for _ in range(3_000):
         compare_joins(native, rng)
 
 
-@_ONCE
 def test_ids_are_packed_alike(native: ModuleType) -> None:
     rng = random.Random(13)
     for _ in range(20_000):
@@ -90,14 +84,12 @@ def test_ids_are_packed_alike(native: ModuleType) -> None:
         compare_rows(native, rng)
 
 
-@_ONCE
 def test_values_are_found_and_gathered_alike(native: ModuleType) -> None:
     rng = random.Random(17)
     for _ in range(20_000):
         compare_places(native, rng)
 
 
-@_ONCE
 def test_pages_are_measured_alike(native: ModuleType) -> None:
     rng = random.Random(19)
     for _ in range(30_000):
@@ -248,7 +240,6 @@ def test_what_is_announced_takes_no_memory(native: ModuleType) -> None:
 
 
 @pytest.mark.slow
-@_ONCE
 def test_nothing_is_left_behind(native: ModuleType) -> None:
     rng = random.Random(3)
     chunks = [random_chunk(rng) for _ in range(40)] + [XADD * 300]
@@ -573,7 +564,6 @@ def compiler_command(target: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@_ONCE
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     built = tmp_path / "native.so"
     made = subprocess.run(compiler_command(built), capture_output=True, text=True, timeout=300, check=False)
