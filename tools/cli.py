@@ -1,7 +1,7 @@
 """`riverbed`: work on data directories and look at servers.  Each subcommand has a file; this module lists them.
 
-Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work, 130 it was interrupted,
-141 its output was not read to the end.
+Exit status: 0 all is well, 1 the command found something wrong, 2 it could not do its work, 130 it was interrupted
+(129 by SIGHUP, 143 by SIGTERM), 141 its output was not read to the end.
 """
 
 from __future__ import annotations

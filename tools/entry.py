@@ -1,7 +1,7 @@
-"""The executable `riverbed`: an interrupt ends it without a traceback, even during the imports.
+"""The executable `riverbed`: an interrupt, SIGTERM or SIGHUP ends it without a traceback, even during the imports.
 
 The imports take most of the time of a short command, and no work begins before they end.  Until then the system ends
-the process at an interrupt; after that `cli` does.
+the process at one of them; after that `cli` does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ if _former is signal.default_int_handler:  # with nohup, for instance, it is ano
 
 from riverbed.store.disk.standard_descriptors import fill_standard_descriptors  # noqa: E402
 from riverbed.tools import cli  # noqa: E402
+from riverbed.tools.console.interrupts import interrupt_at_termination  # noqa: E402
 
 
 def main() -> None:
     """Run the subcommand that the command line names."""
     signal.signal(signal.SIGINT, _former)
+    interrupt_at_termination()
     fill_standard_descriptors()
     if sys.stdout is None:  # it was closed: what is written there is an error, as where the disk is full
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from riverbed.tools.console.outputs import FAILED
-from tests.support.servers import ROOT
+from tests.support.servers import IMPORTED_FROM, ROOT
 
 INTERRUPTED_IMPORT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 
 
 def riverbed(*words: str, modules: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "riverbed.tools.entry", *words]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(modules), str(ROOT)))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(modules), str(IMPORTED_FROM)))}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -30,6 +30,13 @@ def test_an_interrupt_while_a_subcommand_is_imported_ends_it_with_130(tmp_path: 
     (tmp_path / "lmdb.py").write_text(INTERRUPTED_IMPORT)
     done = riverbed("check", str(tmp_path), modules=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_another_signal_that_ends_a_tool_is_its_status(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "lmdb.py").write_text(INTERRUPTED_IMPORT.replace("SIGINT", number.name))
+    done = riverbed("check", str(tmp_path), modules=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
 def test_the_executable_runs_subcommands(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from riverbed.store.errors import DamagedRowError, LockedError, StoreError
 from riverbed.tools.console.keytext import shown
-from riverbed.tools.console.outputs import FAILED, INTERRUPTED
+from riverbed.tools.console.outputs import FAILED, interrupted_status
 
 # The exit status of a command that did its work and found something wrong; the others are in `outputs.py`.
 FOUND: Final = 1
@@ -79,9 +79,11 @@ class Failure(click.ClickException):
 
 
 class Interrupted(Failure):
-    """Ctrl-C."""
+    """Ctrl-C, or another signal that ends a command."""
 
-    exit_code = INTERRUPTED
+    def __init__(self, message: str, error: KeyboardInterrupt) -> None:
+        super().__init__(f"interrupted: {message}")
+        self.exit_code = interrupted_status(error)  # type: ignore[misc]  # click takes it of the error itself
 
 
 @contextlib.contextmanager
@@ -102,8 +104,8 @@ def failures_explained(what: str) -> Iterator[None]:
         raise Failure(f"cannot {what}: {explain(error)}") from error
     except lmdb.Error as error:
         raise Failure(f"cannot {what}: LMDB says {error}{_lmdb_advice(error)}") from error
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted: did not {what}") from None
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"did not {what}", error) from None
 
 
 def _lmdb_advice(error: lmdb.Error) -> str:

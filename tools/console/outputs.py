@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 FAILED: Final = 2  # the command could not do its work
+SIGNAL_STATUS: Final = 128  # a shell adds the number of the signal that ended a command
 INTERRUPTED: Final = 130  # as a shell reports SIGINT
 UNREAD: Final = 141  # as a shell reports SIGPIPE: the reader of standard output is gone
 
@@ -31,8 +32,8 @@ def guarded() -> Iterator[None]:
             stream.reconfigure(errors="backslashreplace")
     try:
         yield
-    except KeyboardInterrupt:  # before the command could report it with more detail
-        raise SystemExit(INTERRUPTED) from None
+    except KeyboardInterrupt as error:  # before the command could report it with more detail
+        raise SystemExit(interrupted_status(error)) from None
     except BrokenPipeError:
         _give_up()
         raise SystemExit(UNREAD) from None
@@ -42,6 +43,11 @@ def guarded() -> Iterator[None]:
         where = "cannot write to standard output" if error.filename is None else os.fsdecode(error.filename)
         click.echo(f"riverbed: {where}: {error.strerror or error}", err=True)
         raise SystemExit(FAILED) from None
+
+
+def interrupted_status(error: KeyboardInterrupt) -> int:
+    """The exit status after `error`, which holds the number of its signal if that is not SIGINT."""
+    return SIGNAL_STATUS + error.args[0] if error.args else INTERRUPTED
 
 
 def _give_up() -> None:

@@ -145,8 +145,8 @@ def _load(
             bar.advance(0, 1)
         sink.finish()
         return sink.last_id(key) if sink.loaded else None
-    except KeyboardInterrupt:
-        raise Interrupted(f"interrupted: at least {counted(sink.loaded, 'entry')} of it are loaded") from None
+    except KeyboardInterrupt as error:
+        raise Interrupted(f"at least {counted(sink.loaded, 'entry')} of it are loaded", error) from None
     except _BadLine as bad:
         sink.finish()
         raise Failure(f"{bad}; {_so_far(sink, skip)}") from bad

@@ -20,6 +20,7 @@ from riverbed.tools.console.console import (
     seconds_text,
     size_text,
 )
+from riverbed.tools.console.outputs import INTERRUPTED
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,13 @@ def test_what_cannot_be_waited_for_is_no_time(seconds: str) -> None:
 def test_interrupt_has_the_status_a_shell_expects() -> None:
     with pytest.raises(Failure, match="interrupted: did not go") as caught, failures_explained("go"):
         raise KeyboardInterrupt
-    assert caught.value.exit_code == console.INTERRUPTED
+    assert caught.value.exit_code == INTERRUPTED
+
+
+def test_another_signal_has_its_own_status() -> None:
+    with pytest.raises(Failure, match="interrupted: did not go") as caught, failures_explained("go"):
+        raise KeyboardInterrupt(15)
+    assert caught.value.exit_code == 143
 
 
 def test_meter_counts_and_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
