@@ -36,6 +36,7 @@ import pyarrow.parquet as pq
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import DIRECTORY_MODE, open_file
 from riverbed.store.errors import CorruptionError
 from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
 from riverbed.store.snapshot.manifest import FileDigest
@@ -155,7 +156,7 @@ class _Writer:
         self._place = f"streams/{stream.row.stream_no}"
 
     def write(self, former: StreamFiles | None) -> StreamFiles:
-        (self._folder / self._place).mkdir()
+        (self._folder / self._place).mkdir(DIRECTORY_MODE)
         kept = [] if former is None else self._taken_over(former)
         # Most streams have the fields of their first entries throughout: then one look at each row is enough.
         known = former.columns if former is not None and kept else field_types(islice(self._rows([Range()]), 1))
@@ -297,6 +298,7 @@ class ParquetFile:
         fields = [name for name in schema.names if name not in _OF_IDS]
         fields += [f"{REST}.key_value.{part}" for part in ("key", "value")]
         deltas = {name: "DELTA_BINARY_PACKED" for name in schema.names if name in ("_ms", "_seq")}
+        os.close(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))  # Arrow would make it readable for all
         self._writer = pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=fields, column_encoding=deltas)
         self._beside = _Beside()
         self._waiting: list[pa.RecordBatch] = []

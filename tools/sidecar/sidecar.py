@@ -175,7 +175,7 @@ def _write_files(
     reader: TableReader, folder: Path, taken: Taken, former: Former, written: Callable[[int], None]
 ) -> dict[str, Any]:
     """Write all files but the manifest, into an empty folder -> what the manifest says of them."""
-    (folder / "streams").mkdir()
+    (folder / "streams").mkdir(DIRECTORY_MODE)
     every = list(streams(reader))
     full = [stream for stream in every if stream.row.length]
     about = [

@@ -217,6 +217,12 @@ def test_a_snapshot_with_columns_is_still_whole(snapshot: Snapshot, tmp_path: Pa
     assert stream_columns(open_snapshot(copied), 3, b"other").entries == 1
 
 
+def test_columns_are_for_their_user_alone(snapshot: Snapshot) -> None:
+    write_columns(snapshot)
+    modes = {(path.is_dir(), path.stat().st_mode & 0o777) for path in (snapshot.path / "columns").rglob("*")}
+    assert modes == {(True, 0o700), (False, 0o600)}
+
+
 def test_the_tool_writes_columns_when_asked(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.stream(b"s", 0).append_entry(sid("1-1"), [b"a", b"b"])
