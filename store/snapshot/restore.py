@@ -28,33 +28,41 @@ from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.commands import Piece
-from riverbed.store.progress import Progress
+from riverbed.store.progress import Progress, counter
 from riverbed.store.rewrite.log_from_tables import write_log
 from riverbed.store.rewrite.state import pieces
 from riverbed.store.snapshot.reader import Snapshot
 from riverbed.store.snapshot.totals import contradiction, require_totals
-from riverbed.store.snapshot.writer import COPYING, write_digested
+from riverbed.store.snapshot.writer import COPYING, VERIFYING, write_digested
+from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, require_sound
 from riverbed.store.tables.environment import Tables
+from riverbed.store.tables.reader import TableReader
 
 WRITING_LOG: Final = "writing the log"
 
 _MAP_BYTES: Final = 1 << 40
 _UNSYNCED_BYTES: Final = 64 << 20
 _FIRST_INCR: Final = 1
+# Entries, which are nearly all rows, are compared when the log is written of them.
+_COMPARED: Final = tuple(table for table in SCRUBBED_TABLES if table != "entries")
 
 
 def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, files: Files | None = None) -> None:
-    """Fill the empty `directory`.  `steps` is called with the progress: bytes, then entries.
+    """Fill the empty `directory`.  `steps` is called with the progress: bytes, rows, entries.
 
-    Raises CorruptionError when the snapshot does not have the checksum its manifest promises, or not what the manifest
-    says of it; OSError, lmdb.Error.
+    Raises CorruptionError when the snapshot does not have the checksum its manifest promises, not what the manifest
+    says of it, or rows that do not fit each other; OSError, lmdb.Error.
     """
     files = files or OsFiles()
     offset, time_ms = snapshot.manifest.offset, snapshot.manifest.time_ms
     home = directory / LOG_DIRECTORY
     _copy_tables(snapshot, directory / STATE_DIRECTORY, steps, files)
     with closing(Tables(directory / STATE_DIRECTORY, snapshot.manifest.data_file.size, frozen=True)) as copied:
-        require_totals(snapshot, copied)  # before this version adds rows that an earlier one has not written
+        # before this version adds rows that an earlier one has not written
+        require_totals(snapshot, copied)
+        with copied.env.begin() as txn:
+            reader = TableReader(copied, txn)
+            require_sound(reader, _COMPARED, counter(steps, VERIFYING, sum(map(reader.count, _COMPARED))))
     tables = Tables(directory, _MAP_BYTES)
     try:
         with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:

@@ -316,7 +316,7 @@ class _Maker:
                 reader = TableReader(tables, txn)
                 self.rows = {table: reader.count(table) for table in TABLES}
                 compared = counter(self.steps, VERIFYING, sum(self.rows[table] for table in SCRUBBED_TABLES))
-                require_sound(reader, compared)
+                require_sound(reader, SCRUBBED_TABLES, compared)
                 walk = StreamWalk(reader, self.split_every)
                 self.position, self.replids, self.numbering = walk.position(), walk.replids(), walk.numbering()
                 self.tables_version = read_version(reader.meta_row)

@@ -21,7 +21,7 @@ from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, pack_id, unpac
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.rewrite.log_from_tables import rebuild_log
 from riverbed.store.rewrite.state import pieces
-from riverbed.store.tables.damage.scrub import require_sound
+from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, require_sound
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.writing.transaction import UNBOUNDED_ROW
@@ -308,7 +308,7 @@ def test_an_idempotent_entry_is_not_added_again_because_a_bit_of_its_record_has_
         assert any("damaged" in str(answer) for answer in answers)
         assert store.stream().length == before
         with pytest.raises(CorruptionError):
-            require_sound(TableReader(store.engine.tables, store.txn.lmdb), lambda rows: None)
+            require_sound(TableReader(store.engine.tables, store.txn.lmdb), SCRUBBED_TABLES, lambda rows: None)
         store.kill()
 
 
@@ -354,7 +354,7 @@ def test_a_name_under_a_damaged_key_is_not_taken_for_one_that_is_not_there(
         with pytest.raises(DamagedRowError):
             store.run(*asked)
     with pytest.raises(CorruptionError):
-        require_sound(TableReader(store.engine.tables, store.txn.lmdb), lambda rows: None)
+        require_sound(TableReader(store.engine.tables, store.txn.lmdb), SCRUBBED_TABLES, lambda rows: None)
     store.kill()
 
 

@@ -13,7 +13,7 @@ from riverbed.store.format.idempotence import PRODUCER_KEY_BYTES
 from riverbed.store.format.meta import META_COUNTERS, META_NUMBERING
 from riverbed.store.groups.view import GroupsView
 from riverbed.store.ids import MAX_ID, MIN_ID
-from riverbed.store.tables.damage.scrub import require_sound
+from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, require_sound
 from riverbed.store.tables.reader import TableReader
 from tests.support.store.stores import Store, sid
 
@@ -40,7 +40,7 @@ def move(store: Store, table: str, number: int, at: int, bit: int) -> None:
 
 
 def scrub(store: Store) -> None:
-    require_sound(TableReader(store.engine.tables, store.txn.lmdb), lambda rows: None)
+    require_sound(TableReader(store.engine.tables, store.txn.lmdb), SCRUBBED_TABLES, lambda rows: None)
 
 
 def test_a_short_list_of_keys_has_as_many_as_there_are(store: Store) -> None:

@@ -12,6 +12,7 @@ from riverbed.store.check.state import CHECKING_PAGES
 from riverbed.store.layout import DATA_NAME
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
+from riverbed.store.snapshot.writer import VERIFYING
 from riverbed.tools.console.console import failures_explained
 from riverbed.tools.console.snapshot_report import print_made
 from riverbed.tools.console.steps import StepProgress
@@ -25,9 +26,9 @@ from riverbed.tools.offline.newdirectory import new_directory, refuse_existing, 
 def restore(source: Path, directory: Path, as_json: bool) -> None:
     """Make the data directory DIR of a snapshot.
 
-    Every byte of the tables in SNAPSHOT is compared with their checksum on the way. DIR must not exist, or be empty;
-    it appears when it is complete, with tables and log, and riverbed-server starts on it. Keys keep their deadlines:
-    those that have passed by now expire when it does.
+    Every byte and every row of the tables in SNAPSHOT is compared with its checksum on the way. DIR must not exist, or
+    be empty; it appears when it is complete, with tables and log, and riverbed-server starts on it. Keys keep their
+    deadlines: those that have passed by now expire when it does.
 
     \b
     Examples
@@ -42,7 +43,7 @@ def restore(source: Path, directory: Path, as_json: bool) -> None:
     with failures_explained(f"restore {source}"):
         refuse_existing(directory)
         snapshot = open_snapshot(source)
-        with StepProgress({WRITING_LOG: "entries"}) as steps, new_directory(directory) as partial:
+        with StepProgress({VERIFYING: "rows", WRITING_LOG: "entries"}) as steps, new_directory(directory) as partial:
             require_sound_pages(snapshot.path / DATA_NAME, lambda: steps.show(CHECKING_PAGES, 0, 0))
             restore_snapshot(snapshot, partial, steps=steps.show)
     if as_json:

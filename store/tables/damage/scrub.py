@@ -9,7 +9,7 @@ table `trash` has a note of them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
@@ -72,9 +72,9 @@ def _damage(reader: TableReader, table: str, rows: list[Row]) -> Iterator[str]:
             yield f"table {table}: the row {key[:_SHOWN_KEY_BYTES].hex()} cannot be read: {error}"
 
 
-def require_sound(reader: TableReader, compared: Callable[[int], None]) -> None:
-    """Compare all rows; `compared` is called with the numbers of rows.  Raises CorruptionError."""
-    for table in SCRUBBED_TABLES:
+def require_sound(reader: TableReader, tables: Iterable[str], compared: Callable[[int], None]) -> None:
+    """Compare all rows of `tables`; `compared` is called with the numbers of rows.  Raises CorruptionError."""
+    for table in tables:
         key: bytes | None = b""
         while key is not None:
             step = scrub_step(reader, table, key, _ROWS)

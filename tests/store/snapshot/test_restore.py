@@ -3,16 +3,19 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME
-from riverbed.store.snapshot.reader import Snapshot
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 from riverbed.store.snapshot.restore import WRITING_LOG, restore_snapshot
 from riverbed.store.snapshot.writer import take_snapshot
+from tests.support.store.forged import fit_data
 from tests.support.store.stores import Store
 
 OpenStore = Callable[..., Store]
@@ -125,6 +128,34 @@ def test_a_damaged_snapshot_is_not_restored(busy: Store, tmp_path: Path, damage:
     path.write_bytes({"flip": data, "cut": data[:-4096], "longer": data + bytes(4096)}[damage])
     with pytest.raises(CorruptionError, match="CRC-32C"):
         restore_into(snapshot, tmp_path / "thawed")
+
+
+def alter_value(txn: lmdb.Transaction[bytes]) -> None:
+    ((key, row),) = txn.cursor()
+    txn.put(key, bytes((row[0] ^ 1,)) + row[1:])
+
+
+def alter_key(txn: lmdb.Transaction[bytes]) -> None:
+    ((key, row),) = txn.cursor()
+    txn.delete(key)
+    txn.put(key[:-1] + bytes((key[-1] ^ 1,)), row)
+
+
+@pytest.mark.parametrize(
+    ("table", "alter"), [("idmp_ids", alter_value), ("idmp_ids", alter_key), ("idmp_times", alter_key)]
+)
+def test_a_row_that_checksums_of_files_do_not_show_is_not_restored(
+    busy: Store, tmp_path: Path, table: str, alter: Callable[[lmdb.Transaction[bytes]], None]
+) -> None:
+    busy.run("XADD", "s", "IDMP", "producer", "one", "*", "f", "v")
+    snapshot = freeze(busy)
+    restore_into(snapshot, tmp_path / "sound")
+    env = lmdb.open(str(snapshot.path), map_size=1 << 30, max_dbs=30, lock=False)
+    with closing(env), env.begin(write=True, db=env.open_db(table.encode())) as txn:
+        alter(txn)
+    fit_data(snapshot)
+    with pytest.raises(CorruptionError, match="idmp"):
+        restore_into(open_snapshot(snapshot.path), tmp_path / "thawed")
 
 
 class ShortOfSpace(OsFiles):

@@ -33,7 +33,7 @@ from riverbed.server.errors import CommandError
 from riverbed.store.errors import DamagedRowError, StoreError
 from riverbed.store.format.rows import DECODE_ERRORS
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
-from riverbed.store.tables.damage.scrub import require_sound
+from riverbed.store.tables.damage.scrub import SCRUBBED_TABLES, require_sound
 from riverbed.store.tables.environment import TABLES, Tables
 from riverbed.store.tables.reader import TableReader
 from riverbed.store.tables.writing.commands import Mark
@@ -121,7 +121,7 @@ def _scrubbed(directory: Path) -> bool:
     tables = Tables(directory, _MAP_BYTES, readonly=True)
     try:
         with tables.env.begin() as txn:
-            require_sound(TableReader(tables, txn), lambda rows: None)
+            require_sound(TableReader(tables, txn), SCRUBBED_TABLES, lambda rows: None)
     except (StoreError, *DECODE_ERRORS):
         return True
     finally:

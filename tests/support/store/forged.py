@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.manifest import FileDigest, encode_manifest
-from riverbed.store.snapshot.reader import open_snapshot
+from riverbed.store.snapshot.reader import Snapshot, open_snapshot
 
 
 def forge_page(snapshot: Path) -> None:
@@ -19,9 +19,14 @@ def forge_page(snapshot: Path) -> None:
     page = max(at for at in range(8192, len(data), 4096) if data[at + 10] & 2)  # a leaf
     data[page + 12 : page + 14] = b"\xff\xff"  # where its free space begins
     (snapshot / DATA_NAME).write_bytes(data)
-    known = open_snapshot(snapshot).manifest
-    fitting = replace(known, data_file=FileDigest(len(data), crc32c(bytes(data))))
-    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
+    fit_data(open_snapshot(snapshot))
+
+
+def fit_data(snapshot: Snapshot) -> None:
+    """Write a manifest whose checksum fits the tables."""
+    data = (snapshot.path / DATA_NAME).read_bytes()
+    fitting = replace(snapshot.manifest, data_file=FileDigest(len(data), crc32c(data)))
+    (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
 
 
 # What no stream can have as its length, as JSON.
