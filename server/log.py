@@ -26,7 +26,7 @@ LEVELS: Final = {"debug": logging.DEBUG, "verbose": VERBOSE, "notice": NOTICE, "
 
 
 # Control characters, which a terminal that shows the log would obey.
-_CONTROL: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+CONTROL: Final = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 class _LineFormatter(logging.Formatter):
@@ -36,7 +36,7 @@ class _LineFormatter(logging.Formatter):
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
         # one line a message, whatever a client or a file name put into it; a traceback is indented
-        text = text.replace("\n", "\n    ").translate(_CONTROL)
+        text = text.replace("\n", "\n    ").translate(CONTROL)
         return f"{moment}.{int(record.msecs):03d} {_mark(record.levelno)} {text}"
 
 

@@ -167,7 +167,7 @@ def _calm_garbage_collection() -> None:
 def _complain(reason: str) -> int:
     """Write to standard error why there is no server, before there is a log; -> exit status 1."""
     for line in reason.split("\n") if sys.stderr is not None else ():
-        sys.stderr.write(f"riverbed-server: {line}\n")
+        sys.stderr.write(f"riverbed-server: {line.translate(serverlog.CONTROL)}\n")
     return 1
 
 

@@ -125,6 +125,19 @@ def test_bad_line_of_a_file_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_control_characters_of_files_reach_no_terminal(tmp_path: Path) -> None:
+    path = tmp_path / "riverbed\x1b[2J.conf"
+    path.write_text("\x1b[31m\x07\x9b0m yes\n")
+    status, out, err = start_in_vain(path)
+    assert (status, out) == (1, "")
+    assert "\\x1b[2J" in err and "\\x1b[31m\\x07\\x9b0m" in err
+    assert err.removesuffix("\n").isprintable()
+    (tmp_path / "users\x07").write_text("user bob \x1b[2J\n")
+    status, out, err = start_in_vain("--aclfile", tmp_path / "users\x07", "--dir", tmp_path)
+    assert (status, out) == (1, "")
+    assert all(line.isprintable() for line in err.split("\n"))
+
+
 def test_port_in_use_is_told(riverbed: RiverbedServer, tmp_path: Path) -> None:
     status, out, _ = start_in_vain("--port", riverbed.port, "--bind", "127.0.0.1", "--dir", tmp_path / "other")
     assert status == 1
