@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 NOT_UPDATED: Final = "Unable to update TLS configuration. Check server logs."
-# Certificates and keys are far smaller; OpenSSL would read whatever it is given, on the loop.
-MAX_FILE_BYTES: Final = 4 << 20
+# OpenSSL reads whatever it is given, on the loop: 1 MB of certificates takes a second.  Chains and keys are far smaller
+# than this, and so is the system's list of authorities, of 220 kB.
+MAX_FILE_BYTES: Final = 128 << 10
+MAX_AUTHORITIES_BYTES: Final = 1 << 20
 
 _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 _DEMANDS: Final = {"no": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "yes": ssl.CERT_REQUIRED}
@@ -143,7 +145,7 @@ def _context(config: Config, protocol: int) -> ssl.SSLContext:
         except (ssl.SSLError, ValueError):  # the latter for bytes that no name has
             raise TlsSettingsError(f"tls-ciphers: OpenSSL knows none of {config.tls_ciphers!r}") from None
     if config.tls_ca_cert_file:
-        path = _readable("tls-ca-cert-file", config.tls_ca_cert_file)
+        path = _readable("tls-ca-cert-file", config.tls_ca_cert_file, MAX_AUTHORITIES_BYTES)
         _try("tls-ca-cert-file", path, lambda: context.load_verify_locations(cafile=path))
     if config.tls_ca_cert_dir:
         path = config.tls_ca_cert_dir
@@ -175,16 +177,16 @@ def _narrow_server(context: ssl.SSLContext, config: Config) -> None:
         _try("tls-dh-params-file", path, lambda: context.load_dh_params(path))
 
 
-def _readable(name: str, path: str) -> str:
-    """`path`, when it is a file of a size that can be read at once.  Raises TlsSettingsError."""
+def _readable(name: str, path: str, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """`path`, when it is a file of at most so many bytes.  Raises TlsSettingsError."""
     try:
         found = Path(path).stat()
     except (OSError, ValueError) as error:
         raise TlsSettingsError(f"{name}: {path}: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(found.st_mode):
         raise TlsSettingsError(f"{name}: {path}: not a file")
-    if found.st_size > MAX_FILE_BYTES:
-        raise TlsSettingsError(f"{name}: {path}: more than {MAX_FILE_BYTES >> 20} MB")
+    if found.st_size > most_bytes:
+        raise TlsSettingsError(f"{name}: {path}: has {found.st_size:,} bytes, and may have {most_bytes:,}")
     return path
 
 

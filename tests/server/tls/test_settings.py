@@ -83,6 +83,21 @@ def test_a_wrong_certificate_is_an_error_and_the_old_one_stays(
     assert re.search(f"TLS goes on as before: tls-cert-file.*: .*{path}.*: ", server.log_text())
 
 
+@pytest.mark.parametrize(("name", "most_bytes"), [("tls-cert-file", 128 << 10), ("tls-ca-cert-file", 1 << 20)])
+def test_a_file_that_takes_long_to_read_is_refused(
+    start_tls: Start, certificates: Certificates, tmp_path: Path, name: str, most_bytes: int
+) -> None:
+    server = start_tls()
+    certificate = Path(str(certificates.settings()[name])).read_bytes()
+    path = tmp_path / "many.crt"
+    path.write_bytes(certificate + (most_bytes - len(certificate)) * b"\n")
+    with server.client() as client:
+        assert client.ask("CONFIG", "SET", name, path) == b"+OK\r\n"
+        path.write_bytes(path.read_bytes() + b"\n")
+        assert client.ask("CONFIG", "SET", name, path).startswith(b"-ERR CONFIG SET failed")
+    assert f"{name}: {path}: has {most_bytes + 1:,} bytes, and may have {most_bytes:,}" in server.log_text()
+
+
 def test_certificate_and_key_change_together_and_the_file_is_rewritten(
     start_riverbed: StartRiverbed,
     certificates: Certificates,
