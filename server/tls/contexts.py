@@ -65,6 +65,7 @@ class Contexts:
         contexts = new_contexts(config)
         if contexts is not None:
             self._accepting, self._connecting = contexts
+            self._tell_unused()
         config.prepare(_READ, self._prepare)
         config.observe("tls-auth-clients", self._set_demand)
 
@@ -92,8 +93,14 @@ class Contexts:
         def apply() -> None:
             self._accepting, self._connecting = contexts
             log.info("TLS: the certificates were read; new connections use them")
+            self._tell_unused()
 
         return apply
+
+    def _tell_unused(self) -> None:
+        """Redis also takes one of the two without the other, and looks at neither."""
+        if bool(self._config.tls_client_cert_file) != bool(self._config.tls_client_key_file):
+            log.warning("TLS: tls-client-cert-file and tls-client-key-file are not read, as only one of them is set")
 
     def _set_demand(self) -> None:
         if self._accepting is not None:

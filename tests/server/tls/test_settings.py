@@ -98,6 +98,27 @@ def test_a_file_that_takes_long_to_read_is_refused(
     assert f"{name}: {path}: has {most_bytes + 1:,} bytes, and may have {most_bytes:,}" in server.log_text()
 
 
+def test_a_certificate_for_a_primary_without_its_key_is_warned_of(
+    start_tls: Start, certificates: Certificates, tmp_path: Path
+) -> None:
+    """Redis takes it, too; what is named there is not opened: a device has no end, and a pipe keeps all waiting."""
+    told = "tls-client-cert-file and tls-client-key-file are not read"
+    os.mkfifo(tmp_path / "pipe")
+    server = start_tls()
+    with server.client() as client:
+        assert told not in server.log_text()
+        assert client.ask("CONFIG", "SET", "tls-client-cert-file", tmp_path / "pipe") == b"+OK\r\n"
+        assert server.log_text().count(told) == 1
+        for path in (tmp_path / "pipe", "/dev/zero", tmp_path):
+            words = ["tls-client-cert-file", path, "tls-client-key-file", certificates.client.key]
+            assert client.ask("CONFIG", "SET", *words).startswith(b"-ERR CONFIG SET failed")
+            assert f"tls-client-cert-file: {path}: not a file" in server.log_text()
+        words = ["tls-client-cert-file", certificates.client.cert, "tls-client-key-file", certificates.client.key]
+        assert client.ask("CONFIG", "SET", *words) == b"+OK\r\n"
+        assert server.log_text().count(told) == 1
+    assert start_tls(tls_client_key_file=certificates.client.key).log_text().count(told) == 1
+
+
 def test_certificate_and_key_change_together_and_the_file_is_rewritten(
     start_riverbed: StartRiverbed,
     certificates: Certificates,
