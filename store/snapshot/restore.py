@@ -62,7 +62,10 @@ def restore_snapshot(snapshot: Snapshot, directory: Path, *, steps: Progress, fi
         require_totals(snapshot, copied)
         with copied.env.begin() as txn:
             reader = TableReader(copied, txn)
-            require_sound(reader, _COMPARED, counter(steps, VERIFYING, sum(map(reader.count, _COMPARED))))
+            try:
+                require_sound(reader, _COMPARED, counter(steps, VERIFYING, sum(map(reader.count, _COMPARED))))
+            except CorruptionError as error:  # it names the copy, which will be gone
+                raise CorruptionError(str(snapshot.path / DATA_NAME), None, error.reason) from error
     tables = Tables(directory, _MAP_BYTES)
     try:
         with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:

@@ -154,7 +154,7 @@ def test_a_row_that_checksums_of_files_do_not_show_is_not_restored(
     with closing(env), env.begin(write=True, db=env.open_db(table.encode())) as txn:
         alter(txn)
     fit_data(snapshot)
-    with pytest.raises(CorruptionError, match="idmp"):
+    with pytest.raises(CorruptionError, match=f"{snapshot.path / DATA_NAME}: table idmp"):
         restore_into(open_snapshot(snapshot.path), tmp_path / "thawed")
 
 
