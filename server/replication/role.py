@@ -137,7 +137,7 @@ class Replication:
         """Go on with a client whose socket takes more, if it is a replica."""
         sender = self.primary.senders.get(session)
         if sender is not None:
-            sender.pump()
+            sender.drained()
 
     # -- changing roles ------------------------------------------------------------------------------------------------
 

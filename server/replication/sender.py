@@ -166,7 +166,7 @@ class Sender:
         self._send(b"+CONTINUE %b%b\r\n" % (replication_id, self._store_word()))
         log.info("replica %s: goes on where it was", self.session.peer.address)
         self.state = State.ONLINE
-        self.pump()
+        self._pump()
 
     def _store_word(self) -> bytes:
         store_id = self._engine.log.replids.store_id
@@ -207,7 +207,7 @@ class Sender:
         self._tail = self._new_tail(start, preface_of=manifest.incrs[0].seq)
         self.state = State.SYNCING
         self._send(b"+FULLRESYNC %b %d %d %d %d%b\r\n" % head)
-        self.pump()
+        self._pump()
 
     def _send_commands(self) -> None:
         """Announce what a foreign replica understands: an RDB that holds nothing, then the whole log as commands."""
@@ -231,7 +231,7 @@ class Sender:
         self.state = State.SYNCING
         head = b"+FULLRESYNC %b %d\r\n$%d\r\n%b"
         self._send(head % (replication_id.encode(), offset, len(EMPTY_RDB), EMPTY_RDB))
-        self.pump()
+        self._pump()
 
     def _base_acknowledged(self) -> None:
         """The replica has all of the base: cut the link, so that it comes back and is sent the real id."""
@@ -258,7 +258,11 @@ class Sender:
         self._send(parts[0] if len(parts) == 1 else b"".join(parts))
         self._tail.jump(self._engine.log.end)
 
-    def pump(self) -> None:
+    def drained(self) -> None:
+        """The replica's socket takes more."""
+        self._pump()
+
+    def _pump(self) -> None:
         """Send from the files until the replica reads no further, or has everything."""
         self._is_due = False
         try:
@@ -284,7 +288,7 @@ class Sender:
     def _pump_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._tasks.soon("sending the log", self.pump, failed=self.give_up)
+            self._tasks.soon("sending the log", self._pump, failed=self.give_up)
 
     def _send(self, data: bytes) -> None:
         if not self._closed:
