@@ -180,9 +180,10 @@ class Rewriting:
         status.grown_from = self._engine.log.size_bytes
         self._wait_until_s = 0.0
         log.info(
-            "the log was rewritten in %.1f s: %d entries, %d bytes instead of %d",
+            "the log was rewritten in %.1f s: %d entries in %d bytes, %d bytes with what came since instead of %d",
             self._monotonic() - begun,
             status.entries,
+            status.size,
             self._engine.log.size_bytes,
             before,
         )
