@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.replication.prefixes import Prefixes
+    from riverbed.server.replication.sending_turns import SendingTurns
     from riverbed.store.log.streamed.batch import StreamedBatch
 
 log = logging.getLogger("riverbed")
@@ -43,11 +44,10 @@ PING: Final = encode_command([b"PING"])
 # From this offset a Redis takes us for a primary of before 2.8, to which it acknowledges nothing.
 UNKNOWN_OFFSET: Final = -1
 SLICE_BYTES: Final = 256 << 10
-SLICES_A_TURN: Final = 4
 # Longer batches are read from the files as the socket drains, so that they do not exceed the output limit of replicas.
 LIVE_BYTES: Final = 1 << 20
-# A millisecond or two of searching, and then a turn for the clients.
-SEARCH_BATCHES: Final = 1000
+# Less than a millisecond of searching.
+SEARCH_BATCHES: Final = 250
 
 
 class AckError(Exception):
@@ -83,6 +83,7 @@ class Bases(Protocol):
     """Makes the bases with which full syncs begin, and keeps what follows them for replicas that come back."""
 
     prefixes: Prefixes
+    turns: SendingTurns
 
     async def make_base(self, sender: Sender) -> None:
         """Have a base that `sender` can be sent.  Raises LogWriteError when there is none."""
@@ -107,7 +108,7 @@ class Sender:
         self._tail: LogTail | None = None
         self._search: LogSearch | None = None
         self._is_at_end = False
-        self._is_due = False
+        self._step: Callable[[], None] | None = None  # what its turn is asked for, while it is
         self._closed = False
         self._bytes_in = 0
         # While a foreign replica takes the base: the base's own id, the bytes to send last, the offset where it ends.
@@ -139,22 +140,21 @@ class Sender:
         elif engine.log.replids.holds(replication_id, offset):
             any_byte = not self._verbatim
             self._search = LogSearch(engine.log, engine.files, offset, engine.keeper.known_offsets, any_byte=any_byte)
-            self._look(replication_id)
+            self._look_on(replication_id)
         else:
             self._begin_full_sync(replication_id, "it has nothing, or what another server wrote")
 
+    def _look_on(self, replication_id: str) -> None:
+        self._in_turn(lambda: self._look(replication_id))
+
     def _look(self, replication_id: str) -> None:
         search = self._search
-        if self._closed or search is None:
+        assert search is not None
+        if not search.step(SEARCH_BATCHES):
+            self._look_on(replication_id)
             return
-        try:
-            is_over = search.step(SEARCH_BATCHES)
-        except (StoreError, OSError) as error:
-            self._cannot_read(error, search.file_seq)
-            return
-        if not is_over:
-            self._tasks.soon("a search in the log", self._look, replication_id, failed=self.give_up)
-        elif search.place is None:
+        self._search = None
+        if search.place is None:
             self._begin_full_sync(replication_id, "the log that is kept does not have what it lacks")
         else:
             self._stats.syncs_partial += 1
@@ -166,7 +166,7 @@ class Sender:
         self._send(b"+CONTINUE %b%b\r\n" % (replication_id, self._store_word()))
         log.info("replica %s: goes on where it was", self.session.peer.address)
         self.state = State.ONLINE
-        self._pump()
+        self._in_turn(self._pump)
 
     def _store_word(self) -> bytes:
         store_id = self._engine.log.replids.store_id
@@ -189,12 +189,7 @@ class Sender:
 
     async def _full_sync(self) -> None:
         await self._bases.make_base(self)
-        if self._closed:
-            return
-        if self._verbatim:
-            self._send_all()
-        else:
-            self._send_commands()
+        self._in_turn(self._send_all if self._verbatim else self._send_commands)
 
     def _send_all(self) -> None:
         """Announce the log as it is: where it begins and ends, and how long its base is; then send its files."""
@@ -207,7 +202,7 @@ class Sender:
         self._tail = self._new_tail(start, preface_of=manifest.incrs[0].seq)
         self.state = State.SYNCING
         self._send(b"+FULLRESYNC %b %d %d %d %d%b\r\n" % head)
-        self._pump()
+        self._in_turn(self._pump)
 
     def _send_commands(self) -> None:
         """Announce what a foreign replica understands: an RDB that holds nothing, then the whole log as commands."""
@@ -231,7 +226,7 @@ class Sender:
         self.state = State.SYNCING
         head = b"+FULLRESYNC %b %d\r\n$%d\r\n%b"
         self._send(head % (replication_id.encode(), offset, len(EMPTY_RDB), EMPTY_RDB))
-        self._pump()
+        self._in_turn(self._pump)
 
     def _base_acknowledged(self) -> None:
         """The replica has all of the base: cut the link, so that it comes back and is sent the real id."""
@@ -251,7 +246,7 @@ class Sender:
             return
         if batches[-1].spill is not None or sum(len(batch.data) for batch in batches) > LIVE_BYTES:
             self._is_at_end = False
-            self._pump_soon()
+            self._in_turn(self._pump)
             return
         verbatim = self._verbatim
         parts = [batch.data if verbatim else batch.command_data() for batch in batches]
@@ -260,35 +255,42 @@ class Sender:
 
     def drained(self) -> None:
         """The replica's socket takes more."""
-        self._pump()
+        if self._tail is not None:
+            self._in_turn(self._pump)
+
+    def _in_turn(self, step: Callable[[], None]) -> None:
+        """Take a step, which reads a slice of the log, when it is this replica's turn."""
+        if self._step is None:
+            self._step = step
+            self._bases.turns.ask(self)
+
+    def take_turn(self) -> None:
+        step, self._step = self._step, None
+        if self._closed:
+            return
+        assert step is not None
+        try:
+            step()
+        except (StoreError, OSError) as error:
+            self._cannot_read(error)
 
     def _pump(self) -> None:
-        """Send from the files until the replica reads no further, or has everything."""
-        self._is_due = False
-        try:
-            for _ in range(SLICES_A_TURN):
-                if self._closed or self._is_at_end or self._tail is None or self.session.congested:
-                    return
-                if self._prefix_id and self._base_tail is None:
-                    return  # the log comes when the replica has come back
-                data = (self._base_tail or self._tail).read(SLICE_BYTES)
-                if not data and self._base_tail is not None:
-                    self._base_tail.close()
-                    self._base_tail = None
-                    data = self._prefix_tail
-                elif not data:
-                    self._is_at_end = True
-                    return
-                self._send(data)
-        except (StoreError, OSError) as error:
-            self._cannot_read(error, 0 if self._tail is None else self._tail.place.file_seq)
+        """Send a slice from the files, unless the replica reads no further, or has everything."""
+        if self._is_at_end or self._tail is None or self.session.congested:
             return
-        self._pump_soon()
-
-    def _pump_soon(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._tasks.soon("sending the log", self._pump, failed=self.give_up)
+        if self._prefix_id and self._base_tail is None:
+            return  # the log comes when the replica has come back
+        data = (self._base_tail or self._tail).read(SLICE_BYTES)
+        if data == b"":
+            if self._base_tail is None:
+                self._is_at_end = True
+                return
+            self._base_tail.close()
+            self._base_tail = None
+            data = self._prefix_tail
+        if data is not None:
+            self._send(data)
+        self._in_turn(self._pump)
 
     def _send(self, data: bytes) -> None:
         if not self._closed:
@@ -328,8 +330,12 @@ class Sender:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    def _cannot_read(self, error: Exception, file_seq: int) -> None:
+    def _cannot_read(self, error: Exception) -> None:
         """Cut the replica off.  If it was reading from before the log, it is sent everything the next time."""
+        if self._search is not None:
+            file_seq = self._search.file_seq
+        else:
+            file_seq = 0 if self._tail is None else self._tail.place.file_seq
         log_ = self._engine.log
         if any(file.seq == file_seq for file in log_.home.manifest.backlog):
             log_.history.end_backlog()

@@ -11,14 +11,15 @@ This module knows no links and never waits: the reader calls again when there is
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format.log_lines import ANNOTATION_START
+from riverbed.store.format.log_lines import ANNOTATION_START, FrameError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.files.batch import Batch, LogPart, is_preface
+from riverbed.store.log.files.long_batch import LEAST_BYTES, LongBatch
 from riverbed.store.log.files.part_reader import PartReader
 from riverbed.store.log.files.reader import read_part
 from riverbed.store.log.manifest import FileType, LogFile, Manifest
@@ -30,6 +31,9 @@ _KNOWN_OFFSET_BYTES: Final = 1 << 20
 _MAX_KNOWN_OFFSETS: Final = 4096
 # A batch that is not kept while a replica takes it.
 _LONG_BATCH_BYTES: Final = 1 << 20
+# A search looks at no more at once.
+_SEARCH_BYTES: Final = 1 << 20
+_LONG_SLICE_BYTES: Final = 256 << 10
 
 
 def number_of(file: LogFile) -> int:
@@ -88,22 +92,26 @@ class LogTail:
         self._held: dict[int, tuple[LogFile, int]] = {}
         self._batches: Iterator[Batch] | None = None
         self._reader: PartReader | None = None
-        # commands before `place` that were not returned yet: these, then those of a stretch of the current file
+        # commands before `place` that were not returned yet: these, then those of the long batch that ends there
         self._unread = memoryview(b"")
-        self._stretch = (0, 0)
+        # or a batch that begins there, which is gone over twice, so that nothing is returned of it that is not sound
+        self._long: LongBatch | None = None
         log.history.tails.add(self)
 
     def reads(self, log: Log) -> bool:
         """Whether it reads `log`, and not one that was in its place before."""
         return self._log is log
 
-    def read(self, most: int) -> bytes:
-        """At most `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError."""
+    def read(self, most: int) -> bytes | None:
+        """At most `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError.
+
+        None after a slice of a long batch that is only looked at: the next call goes on.
+        """
         read = self._read_bytes if self._verbatim else self._read_commands
         while True:
             limit = self._limit()
             data = read(most, limit)
-            if data:
+            if data or data is None:
                 return data
             if self.place.position < limit:
                 continue  # only bytes that are not for replicas were read
@@ -123,8 +131,8 @@ class LogTail:
             self._close_file()
             for number in [number for number in self._held if number < place.file_seq]:
                 self._open_files.close(self._held.pop(number)[1])
-        self._batches = None
-        self._unread, self._stretch = memoryview(b""), (0, 0)
+        self._batches = self._long = None
+        self._unread = memoryview(b"")
         self.place = place
 
     def hold(self) -> None:
@@ -157,10 +165,13 @@ class LogTail:
             return
         if self._file is not None:
             self._file = closed
+        if self._long is not None and not self._is_sound(self._long):
+            self._long = None  # it may end in the other file
         if position > closed.size:
             self._close_file()
             self.place = LogPosition(current.seq, position + shift, offset)
-            self._stretch = self._stretch[0] + shift, self._stretch[1] + shift
+            if self._long is not None:
+                self._long.at += shift
         elif self._batches is not None:  # they end where the file ended
             self._batches = None
 
@@ -214,7 +225,7 @@ class LogTail:
 
     # -- verbatim ------------------------------------------------------------------------------------------------------
 
-    def _read_bytes(self, most: int, limit: int) -> bytes:
+    def _read_bytes(self, most: int, limit: int) -> bytes | None:
         number, position, offset = self.place
         if position == 0 and limit and number > 0 and number != self._preface_of:
             position = self._preface_end(limit)
@@ -242,28 +253,52 @@ class LogTail:
         if self._verbatim and position == 0:
             offset = file.start_offset or 0  # reading bytes does not count the offset
         reader = read_part(self._files, self._fd, LogPart(self._log.home.path / file.name, file, limit, is_last=False))
+        reader.leaves_long = True
         reader.begin(LogPosition(number, position, offset))
         return reader
 
-    def _read_commands(self, most: int, limit: int) -> bytes:
+    def _read_commands(self, most: int, limit: int) -> bytes | None:
         """A batch may be longer than `most`: the rest of it is returned by the next calls."""
-        begin, end = self._stretch
-        if not self._unread and begin == end:
-            self._unread = memoryview(self._next_batches(most, limit))
-            begin, end = self._stretch
-        if self._unread or begin == end:
-            piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
-            return piece
-        piece = self._files.read_at(self._fd, min(most, end - begin), begin)
-        if not piece:
-            raise CorruptionError(str(self._log.home.path), begin, f"file {self.place.file_seq} became shorter")
-        self._stretch = begin + len(piece), end
+        if not self._unread:
+            commands = self._next_batches(most, limit) if self._long is None else self._next_slice(most, limit)
+            if not commands and self._long is not None:
+                return None
+            self._unread = memoryview(commands)
+        piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
         return piece
+
+    def _next_slice(self, most: int, limit: int) -> bytes:
+        """Go over some more of the long batch; -> the commands in that, once the batch is known to be sound."""
+        batch = self._long
+        assert batch is not None and self._file is not None
+        is_sound = self._is_sound(batch)
+        path = self._log.home.path / self._file.name
+        commands = _take(batch, self._files, self._fd, min(max(most, LEAST_BYTES), limit - batch.at), path)
+        if is_sound:
+            if batch.end is not None:
+                self._long = None
+            return self._unskipped(commands)
+        if batch.end is not None:
+            self._long, self.place = self._new_long(self.place), batch.end
+        return b""
+
+    def _new_long(self, place: LogPosition) -> LongBatch:
+        assert self._file is not None
+        return LongBatch(place, counts=self._file.type is not FileType.BASE)
+
+    def _is_sound(self, batch: LongBatch) -> bool:
+        """Whether all of the batch was compared with its checksum, and it is gone over for its commands."""
+        return batch.at < self.place.position
+
+    def _unskipped(self, commands: bytes) -> bytes:
+        skip = min(self._skip, len(commands))
+        self._skip -= skip
+        return commands[skip:]
 
     def _next_batches(self, most: int, limit: int) -> bytes:
         """The commands of whole batches, until there are `most` bytes or the file ends.
 
-        Of a long batch that has nothing else in it only the stretch is noted: a slow replica would keep it in memory.
+        A long batch comes in slices, and is only noted: a slow replica would keep it in memory.
         """
         parts = []
         size = 0
@@ -277,21 +312,21 @@ class LogTail:
                 assert self._reader is not None
                 if self._reader.unsound is not None:
                     raise CorruptionError(str(self._log.home.path), self.place.position, self._reader.unsound)
+                if self._reader.is_before_long:
+                    self._long = self._new_long(self.place)
                 break
             is_first = batch.start == 0 and batch.end.offset == self.place.offset
-            self.place = batch.end
+            begin, self.place = self.place, batch.end
             if is_first and self._preface_of != batch.end.file_seq > 0 and is_preface(batch.requests):
                 continue
+            if batch.time_ms is not None and batch.size > max(most, _LONG_BATCH_BYTES):
+                self._long = self._new_long(LogPosition(batch.end.file_seq, batch.start, begin.offset))
+                self._batches = self._reader = None  # it has the batch, too
+                break
             data = self._files.read_at(self._fd, batch.size, batch.start)
             covered = data.rfind(b"\n" + ANNOTATION_START) + 1 if batch.time_ms is not None else len(data)
             has_comments = data.startswith(b"#") or data.find(b"\n#", 0, covered - 1) >= 0
-            commands = without_comments(data, covered, -1 if has_comments else covered)
-            if len(commands) == covered > max(most, _LONG_BATCH_BYTES) and not self._skip:
-                self._stretch = batch.start, batch.start + covered
-                self._batches = self._reader = None  # it has the batch, too
-                break
-            if self._skip:
-                self._skip, commands = max(self._skip - len(commands), 0), commands[self._skip :]
+            commands = self._unskipped(without_comments(data, covered, -1 if has_comments else covered))
             parts.append(commands)
             size += len(commands)
         return b"".join(parts)
@@ -336,10 +371,18 @@ class LogSearch:
         self._steps = self._search(self._start(self._known_offsets))
 
     def step(self, batch_count: int) -> bool:
-        """Read about `batch_count` more batches; -> whether the search is over.  Raises CorruptionError, OSError."""
+        """Read about `batch_count` more batches, fewer long ones; -> whether the search is over.
+
+        Raises CorruptionError, OSError.
+        """
         if self._log.moves != self._moves:  # what lay at the end of the log may lie elsewhere
             self._begin()
-        return sum(1 for _ in islice(self._steps, batch_count)) < batch_count
+        left = _SEARCH_BYTES
+        for number, size in enumerate(self._steps, 1):
+            left -= size
+            if number >= batch_count or left <= 0:
+                return False
+        return True
 
     def _start(self, known_offsets: KnownOffsets) -> LogPosition | None:
         """The last known place at or before the offset."""
@@ -353,7 +396,8 @@ class LogSearch:
         starts += [place for place in known_offsets.places if place.file_seq in numbers]
         return max((place for place in starts if place.offset <= offset), default=None)
 
-    def _search(self, start: LogPosition | None) -> Iterator[None]:
+    def _search(self, start: LogPosition | None) -> Iterator[int]:
+        """Yields how many bytes were read."""
         log, offset = self._log, self._offset
         end = log.end
         if start is None or offset > end.offset:
@@ -362,20 +406,23 @@ class LogSearch:
             self.place = end
             return
         while True:
-            for place, batch in self._batches(start, end):
-                if batch.end.offset > offset:
+            for place, behind, size in self._batches(start, end):
+                if behind.offset > offset:
                     if self._any_byte or place.offset == offset:
                         self.place, self.skip = place, offset - place.offset
                     return
-                yield
-                start = batch.end
+                yield size
+                start = behind
             later = [file.seq for file in log.home.manifest.streamed if file.seq > start.file_seq]
             if not later:
                 return
             start = LogPosition(min(later), 0, start.offset)
 
-    def _batches(self, start: LogPosition, end: LogPosition) -> Iterator[tuple[LogPosition, Batch]]:
-        """The batches of one file from `start` on, each with the place where it begins."""
+    def _batches(self, start: LogPosition, end: LogPosition) -> Iterator[tuple[LogPosition, LogPosition, int]]:
+        """The batches of one file from `start` on: where each begins and ends, and how much was read.
+
+        A long one that is not over yet ends where it begins.
+        """
         self.file_seq = start.file_seq
         file = next((file for file in self._log.home.manifest.streamed if file.seq == start.file_seq), None)
         if file is None:
@@ -384,13 +431,23 @@ class LogSearch:
         fd = self._files.open_read(path)
         try:
             size = end.position if file.seq == end.file_seq else _size(self._files, fd, file)
-            reader = read_part(self._files, fd, LogPart(path, file, size, is_last=False))
-            reader.begin(start)
-            for batch in reader.batches():
-                yield start, batch
-                start = batch.end
-            if reader.unsound is not None:
-                raise CorruptionError(str(path), reader.place.position, reader.unsound)
+            while True:
+                reader = read_part(self._files, fd, LogPart(path, file, size, is_last=False))
+                reader.leaves_long = True
+                reader.begin(start)
+                for batch in reader.batches():
+                    yield start, batch.end, batch.size
+                    start = batch.end
+                if reader.unsound is not None:
+                    raise CorruptionError(str(path), reader.place.position, reader.unsound)
+                if not reader.is_before_long:
+                    return
+                long = LongBatch(start, counts=True)
+                while long.end is None:
+                    yield start, start, _LONG_SLICE_BYTES
+                    _take(long, self._files, fd, min(_LONG_SLICE_BYTES, size - long.at), path)
+                yield start, long.end, _LONG_SLICE_BYTES
+                start = long.end
         finally:
             self._files.close_deleted(fd)
 
@@ -398,3 +455,12 @@ class LogSearch:
 def _size(files: Files, fd: int, file: LogFile | None) -> int:
     """Of a file that is closed: the manifest says it, but not in the copy of its line that is older than its end."""
     return files.size(fd) if file is None or file.size is None else file.size
+
+
+def _take(batch: LongBatch, files: Files, fd: int, size: int, path: Path) -> bytes:
+    """Go over at most `size` more bytes of a long batch; -> the commands in them.  Raises CorruptionError, OSError."""
+    at = batch.at
+    try:
+        return batch.take(files.read_at(fd, size, at))
+    except FrameError as error:
+        raise CorruptionError(str(path), at, str(error)) from error

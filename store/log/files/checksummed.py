@@ -18,11 +18,13 @@ from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import Annotation, CommandCollector, FrameError, ShortFrame
 from riverbed.store.log.files.batch import Batch, is_preface
 from riverbed.store.log.files.holes import Holes
-from riverbed.store.log.files.part_reader import CHUNK_BYTES, PartReader
+from riverbed.store.log.files.part_reader import CHUNK_BYTES, LongBatchError, PartReader
 from riverbed.store.log.files.requests import whole_requests
 from riverbed.store.position import LogPosition
 
 LONG_BATCH_BYTES: Final = 32 * CHUNK_BYTES
+# Word by word this takes up to five milliseconds.
+_SHORT_BYTES: Final = 64 << 10
 # What is looked at behind damage for a later batch: so many times the bytes that are there, or so many in all.
 _MOST_LOOKS: Final = 64
 _LEAST_LOOKED_AT = 256 << 20
@@ -71,6 +73,9 @@ class ChecksummedReader(PartReader):
                     # The chunk ends before the batch does.
                     if at:
                         break
+                    if self.leaves_long:
+                        self.is_before_long = True
+                        return
                     wanted = self._reach(start, len(data))
                     if wanted > len(data):
                         break
@@ -102,8 +107,13 @@ class ChecksummedReader(PartReader):
 
     def _exact_batch(self, start: int, offset: int) -> Batch | None:
         """The batch at `start`, frame by frame.  None when it is not sound (see `unsound`)."""
+        if self.leaves_long:
+            self._most_end = start + _SHORT_BYTES
         try:
             commands, command_bytes, annotation, end = self._parse_batch(start)
+        except LongBatchError:
+            self.is_before_long = True
+            return None
         except ShortFrame:
             # The framing is faultless so far: the batch was cut short, or damage made a length in it larger.
             self._give_up(start, offset, "the file ends before an annotation closes the batch", min_advance=1)

@@ -6,6 +6,7 @@ Here damage is an error only where this file alone proves it.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final
@@ -21,12 +22,22 @@ from riverbed.store.position import LogPosition
 CHUNK_BYTES: Final = 1 << 20
 
 
+class LongBatchError(FrameError):
+    """A batch is one of those that the reader leaves."""
+
+
 class PartReader(ABC):
     """Reads the batches of one file.
 
     `place` is the end of the last one, `unsound`, if set, why the file goes on, and `sound_again`, if set, where the
     first sound batch behind that begins.
+
+    With `leaves_long`, `batches` ends before a batch that is not short, and sets `is_before_long`: for a reader that
+    holds others up, and goes over it in slices, see `long_batch.py`.
     """
+
+    leaves_long = False
+    is_before_long = False
 
     def __init__(self, files: Files, fd: int, part: LogPart) -> None:
         self.place = LogPosition(part.number, 0, 0)
@@ -43,6 +54,7 @@ class PartReader(ABC):
         # The stretch of the file in memory that frames are parsed from.
         self._window = b""
         self._window_start = 0
+        self._most_end = sys.maxsize  # of the frames of a batch that is not left
 
     @abstractmethod
     def batches(self) -> Iterator[Batch]:
@@ -87,11 +99,15 @@ class PartReader(ABC):
         """The frame at byte `at` and where it ends; reads more of the file as the frame needs it."""
         if at < self._window_start:
             self._window, self._window_start = b"", at
+        if at > self._most_end:
+            raise LongBatchError
         while True:
             try:
                 words, end = log_lines.parse_frame(self._window, at - self._window_start)
             except ShortFrame as short:
                 needed = self._window_start + short.needed
+                if needed > self._most_end:
+                    raise LongBatchError from short
                 if needed > self._size:
                     raise
                 # A damaged length may point gigabytes ahead: check its far end before reading all of that.

@@ -14,7 +14,7 @@ from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
-from tests.support.store.logs import HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd
+from tests.support.store.logs import FIRST, HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd
 
 PREFACE = encode_command(SELECT)
 
@@ -34,8 +34,8 @@ def grown(log: Log, numbers: range) -> list[LogPosition]:
 
 def all_of(tail: LogTail, most: int) -> bytes:
     parts = []
-    while data := tail.read(most):
-        parts.append(data)
+    while (data := tail.read(most)) != b"":
+        parts.append(data or b"")
     assert tail.read(most) == b"", "the end stays the end"
     return b"".join(parts)
 
@@ -100,7 +100,8 @@ def test_a_feed_of_commands_keeps_no_long_batch(log: Log) -> None:
     tail = LogTail(log, log._files, LogPosition(1, 0, 0), verbatim=False)
     tracemalloc.start()
     try:
-        got = tail.read(100)
+        while (got := tail.read(100)) is None:
+            assert tracemalloc.get_traced_memory()[0] < 100_000
         assert tracemalloc.get_traced_memory()[0] < 100_000
         while data := tail.read(1 << 16):
             got += data
@@ -108,6 +109,74 @@ def test_a_feed_of_commands_keeps_no_long_batch(log: Log) -> None:
         tracemalloc.stop()
         tail.close()
     assert got == b"".join(map(encode_command, [SELECT, xadd(1), xadd(2, b"\n#RB:" * (1 << 20)), xadd(3), xadd(4)]))
+
+
+class CountingFiles(FaultyFiles):
+    """Counts the bytes that are read."""
+
+    read_bytes = 0
+
+    def read_at(self, fd: int, size: int, position: int) -> bytes:
+        data = super().read_at(fd, size, position)
+        self.read_bytes += len(data)
+        return data
+
+    def counted(self) -> int:
+        count, self.read_bytes = self.read_bytes, 0
+        return count
+
+
+LONG_VALUES = [b"v" * (5 << 20), b"\n" + encode_annotation(b"x", 1, 1) * (5 << 15)]
+
+
+@pytest.mark.parametrize("value", LONG_VALUES)
+def test_a_feed_of_commands_reads_a_long_batch_in_slices(value: bytes) -> None:
+    files = CountingFiles()
+    log = open_log(ROOT, files)
+    batches = [[SELECT, xadd(1)], [xadd(2, value), SETTINGS, xadd(3)], [xadd(4)], [xadd(5, value)]]
+    for batch in batches:
+        append(log, batch)
+    tail = LogTail(log, files, LogPosition(1, 0, 0), verbatim=False)
+    files.counted()
+    got = []
+    while (data := tail.read(1 << 16)) != b"":
+        got.append(data or b"")
+        assert files.counted() < 3 << 20
+        assert len(got[-1]) <= 1 << 16
+    tail.close()
+    assert b"".join(got) == b"".join(encode_command(words) for batch in batches for words in batch if words != SETTINGS)
+
+
+def test_nothing_of_a_damaged_long_batch_is_fed() -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, [SELECT, xadd(1)])
+    append(log, [xadd(2, b"v" * (5 << 20))])
+    append(log, [xadd(3)])
+    data = files.data(FIRST)
+    data[4 << 20] ^= 1
+    tail = LogTail(log, files, LogPosition(1, 0, 0), verbatim=False)
+    assert tail.read(1 << 16) == encode_command(SELECT) + encode_command(xadd(1))
+    with pytest.raises(CorruptionError, match="checksum does not match"):
+        assert not any(tail.read(1 << 16) for _ in range(1000))
+    tail.close()
+
+
+@pytest.mark.parametrize("value", LONG_VALUES)
+def test_a_search_passes_over_long_batches_in_slices(value: bytes) -> None:
+    files = CountingFiles()
+    log = open_log(ROOT, files)
+    for number in range(3):
+        append(log, [xadd(number + 1, value)])
+    places = [log.end]
+    append(log, [xadd(9)])
+    found = LogSearch(log, files, places[0].offset, KnownOffsets(), any_byte=False)
+    files.counted()
+    is_over = False
+    while not is_over:
+        is_over = found.step(1000)
+        assert files.counted() < 3 << 20
+    assert (found.place, found.skip) == (places[0], 0)
 
 
 @pytest.mark.parametrize("verbatim", [True, False])

@@ -1,0 +1,51 @@
+"""The turns in which replicas are sent the log from its files: a few slices in a turn of the loop for all of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from riverbed.server.background.tasks import Tasks
+    from riverbed.server.replication.sender import Sender
+
+# Of a quarter of a megabyte each, for all replicas together; then the clients have a turn.
+SLICES_A_TURN: Final = 4
+
+
+class SendingTurns:
+    """The replicas of one server that something is to be read for."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._waiting: deque[Sender] = deque()
+        self._present: Sender | None = None  # whose turn is, or was last; None when nothing is to come
+
+    def ask(self, sender: Sender) -> None:
+        """Give `sender` a turn behind those that wait."""
+        self._waiting.append(sender)
+        if self._present is None:
+            self._present = sender
+            self._soon()
+
+    def _soon(self) -> None:
+        self._tasks.soon("sending the log", self._take, failed=self._failed)
+
+    def _take(self) -> None:
+        for _ in range(SLICES_A_TURN):
+            if not self._waiting:
+                break
+            self._present = self._waiting.popleft()
+            self._present.take_turn()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._waiting:
+            self._soon()
+        else:
+            self._present = None
+
+    def _failed(self, error: Exception) -> None:
+        assert self._present is not None
+        self._present.give_up(error)
+        self._go_on()
