@@ -48,6 +48,7 @@ log = logging.getLogger(serverlog.ROOT)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server that `arguments` (by default those of the process) describe; -> its exit status."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # also where `entry` has not done so
     fill_standard_descriptors()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in words or words[:1] == ["-h"]:
@@ -87,7 +88,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TooFewDescriptorsError as error:
         return _give_up(str(error), config)
     _calm_garbage_collection()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as Redis: a terminal that closes stops no server
     return run(config)
 
 
