@@ -39,6 +39,13 @@ def test_another_signal_that_ends_a_tool_is_its_status(tmp_path: Path, number: s
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", "")
 
 
+def test_an_interrupt_between_the_imports_and_a_subcommand_ends_it_with_130() -> None:
+    interrupted = "cli.main.main = lambda **_: os.kill(os.getpid(), signal.SIGINT)"
+    program = f"import os, signal; from riverbed.tools import cli, entry; {interrupted}; entry.main()"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_executable_runs_subcommands(tmp_path: Path) -> None:
     done = riverbed("--version", modules=tmp_path)
     assert done.returncode == 0
