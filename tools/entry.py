@@ -16,8 +16,8 @@ if _former is signal.default_int_handler:  # with nohup, for instance, it is ano
 
 from riverbed.store.disk.standard_descriptors import fill_standard_descriptors  # noqa: E402
 from riverbed.tools import cli  # noqa: E402
-from riverbed.tools.console.interrupts import interrupt_at_termination  # noqa: E402
 from riverbed.tools.console import outputs  # noqa: E402
+from riverbed.tools.console.interrupts import interrupt_at_termination  # noqa: E402
 
 
 def main() -> None:
