@@ -48,7 +48,7 @@ log = logging.getLogger(serverlog.ROOT)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server that `arguments` (by default those of the process) describe; -> its exit status."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # also where `entry` has not done so
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # also where this module is the program
     fill_standard_descriptors()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--help" in words or words[:1] == ["-h"]:
