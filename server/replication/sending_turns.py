@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
-    from riverbed.server.replication.sender import Sender
 
 # Of a quarter of a megabyte each, for all replicas together; then the clients have a turn.
 SLICES_A_TURN: Final = 4
+
+
+class Reader(Protocol):
+    """One replica's reader of the log."""
+
+    def take_turn(self) -> None: ...
+
+    def give_up(self, error: Exception) -> None: ...
 
 
 class SendingTurns:
@@ -18,14 +25,14 @@ class SendingTurns:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._waiting: deque[Sender] = deque()
-        self._present: Sender | None = None  # whose turn is, or was last; None when nothing is to come
+        self._waiting: deque[Reader] = deque()
+        self._present: Reader | None = None  # whose turn is, or was last; None when nothing is to come
 
-    def ask(self, sender: Sender) -> None:
-        """Give `sender` a turn behind those that wait."""
-        self._waiting.append(sender)
+    def ask(self, reader: Reader) -> None:
+        """Give `reader` a turn behind those that wait."""
+        self._waiting.append(reader)
         if self._present is None:
-            self._present = sender
+            self._present = reader
             self._soon()
 
     def _soon(self) -> None:
