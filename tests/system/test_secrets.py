@@ -274,6 +274,7 @@ def tool(server: RiverbedServer, words: tuple[str, ...], target: str, out: Path)
     return run([sys.executable, "-m", "riverbed.tools.entry", *given], out.parent)
 
 
+@pytest.mark.once  # the tools are never compiled
 @pytest.mark.parametrize("words", [*READING, *OTHERS], ids=lambda words: words[0])
 def test_tools_that_fail_show_no_secret(with_bob: RiverbedServer, tmp_path: Path, words: tuple[str, ...]) -> None:
     for target in WRONGS:
@@ -283,6 +284,7 @@ def test_tools_that_fail_show_no_secret(with_bob: RiverbedServer, tmp_path: Path
         assert MARK not in said
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
 def test_tools_that_do_their_work_show_no_secret(
     with_bob: RiverbedServer, tmp_path: Path, words: tuple[str, ...]

@@ -14,6 +14,8 @@ from tests.support.servers import ROOT
 from tests.support.simulation.plan import Event, Plan, make_plan
 from tests.support.simulation.shrink import Part, Trials, fewest, kinds_of, shrink
 
+pytestmark = pytest.mark.once  # the servers are there to fail
+
 EVENTS = tuple(range(40))
 
 

@@ -15,6 +15,8 @@ from pyspark.sql import functions as fn
 
 from riverbed.tools.columns.convert import converter
 
+pytestmark = pytest.mark.once  # no module that is ever compiled takes part
+
 _TYPES: Final = {
     "string": pa.string(),
     "tinyint": pa.int8(),
