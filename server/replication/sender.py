@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from riverbed.store.errors import StoreError
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.log.tail import LogSearch, LogTail, first_preface, start_of
+from riverbed.store.log.search import LogSearch
+from riverbed.store.log.tail import LogTail, first_preface, start_of
 from riverbed.store.position import LogPosition
 
 if TYPE_CHECKING:

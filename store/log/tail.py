@@ -4,19 +4,18 @@
     commands     what a foreign replica understands: comment lines, extensions and annotations are left out
 
 The bytes come from the files and not from memory, so a replica may be as far behind as the log reaches, and a slow one
-costs nothing.  A place between two batches is a `LogPosition`; `LogSearch` finds the place of a replication offset.
+costs nothing.  A place between two batches is a `LogPosition`; `search.py` finds the place of a replication offset.
 This module knows no links and never waits: the reader calls again when there is more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import CorruptionError
-from riverbed.store.format.log_lines import ANNOTATION_START, FrameError
+from riverbed.store.format.log_lines import ANNOTATION_START
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.files.batch import Batch, LogPart, is_preface
 from riverbed.store.log.files.long_batch import LEAST_BYTES, LongBatch
@@ -26,14 +25,8 @@ from riverbed.store.log.manifest import FileType, LogFile, Manifest
 from riverbed.store.log.streamed.batch import without_comments
 from riverbed.store.position import LogPosition
 
-# Some places are remembered, so that a search need not begin at the head of a file.
-_KNOWN_OFFSET_BYTES: Final = 1 << 20
-_MAX_KNOWN_OFFSETS: Final = 4096
 # A batch that is not kept while a replica takes it.
 _LONG_BATCH_BYTES: Final = 1 << 20
-# A search looks at no more at once.
-_SEARCH_BYTES: Final = 1 << 20
-_LONG_SLICE_BYTES: Final = 256 << 10
 
 
 def number_of(file: LogFile) -> int:
@@ -273,7 +266,7 @@ class LogTail:
         assert batch is not None and self._file is not None
         is_sound = self._is_sound(batch)
         path = self._log.home.path / self._file.name
-        commands = _take(batch, self._files, self._fd, min(max(most, LEAST_BYTES), limit - batch.at), path)
+        commands = batch.read(self._files, self._fd, min(max(most, LEAST_BYTES), limit - batch.at), path)
         if is_sound:
             if batch.end is not None:
                 self._long = None
@@ -332,135 +325,6 @@ class LogTail:
         return b"".join(parts)
 
 
-class KnownOffsets:
-    """Known places between batches, where searches can begin."""
-
-    def __init__(self) -> None:
-        self.places: list[LogPosition] = []
-
-    def add(self, place: LogPosition) -> None:
-        places = self.places
-        if places and 0 <= place.offset - places[-1].offset < _KNOWN_OFFSET_BYTES:
-            return
-        if len(places) >= _MAX_KNOWN_OFFSETS:
-            del places[1::2]
-        places.append(place)
-
-
-class LogSearch:
-    """Looks for the place of `offset` in the log, some batches at a time, as a long file takes seconds.
-
-    When `step` has returned True, `place` is the end of the last batch up to `offset`, and `skip` the number of bytes
-    of commands between the two.  `place` is None when the log does not have the offset, or when no batch ends there and
-    one must (`any_byte` is False).
-    """
-
-    def __init__(self, log: Log, files: Files, offset: int, known_offsets: KnownOffsets, *, any_byte: bool) -> None:
-        self.place: LogPosition | None = None
-        self.skip = 0
-        self.file_seq = 0  # the file that was looked at last
-        self._log = log
-        self._files = files
-        self._offset = offset
-        self._any_byte = any_byte
-        self._known_offsets = known_offsets
-        self._begin()
-
-    def _begin(self) -> None:
-        self._moves = self._log.moves
-        self._steps = self._search(self._start(self._known_offsets))
-
-    def step(self, batch_count: int) -> bool:
-        """Read about `batch_count` more batches, fewer long ones; -> whether the search is over.
-
-        Raises CorruptionError, OSError.
-        """
-        if self._log.moves != self._moves:  # what lay at the end of the log may lie elsewhere
-            self._begin()
-        left = _SEARCH_BYTES
-        for number, size in enumerate(self._steps, 1):
-            left -= size
-            if number >= batch_count or left <= 0:
-                return False
-        return True
-
-    def _start(self, known_offsets: KnownOffsets) -> LogPosition | None:
-        """The last known place at or before the offset."""
-        log, offset = self._log, self._offset
-        starts = [
-            LogPosition(file.seq, 0, file.start_offset)
-            for file in log.home.manifest.streamed
-            if file.is_checksummed and file.start_offset is not None
-        ]
-        numbers = {place.file_seq for place in starts}
-        starts += [place for place in known_offsets.places if place.file_seq in numbers]
-        return max((place for place in starts if place.offset <= offset), default=None)
-
-    def _search(self, start: LogPosition | None) -> Iterator[int]:
-        """Yields how many bytes were read."""
-        log, offset = self._log, self._offset
-        end = log.end
-        if start is None or offset > end.offset:
-            return
-        if offset == end.offset:
-            self.place = end
-            return
-        while True:
-            for place, behind, size in self._batches(start, end):
-                if behind.offset > offset:
-                    if self._any_byte or place.offset == offset:
-                        self.place, self.skip = place, offset - place.offset
-                    return
-                yield size
-                start = behind
-            later = [file.seq for file in log.home.manifest.streamed if file.seq > start.file_seq]
-            if not later:
-                return
-            start = LogPosition(min(later), 0, start.offset)
-
-    def _batches(self, start: LogPosition, end: LogPosition) -> Iterator[tuple[LogPosition, LogPosition, int]]:
-        """The batches of one file from `start` on: where each begins and ends, and how much was read.
-
-        A long one that is not over yet ends where it begins.
-        """
-        self.file_seq = start.file_seq
-        file = next((file for file in self._log.home.manifest.streamed if file.seq == start.file_seq), None)
-        if file is None:
-            raise CorruptionError(str(self._log.home.path), None, f"file {start.file_seq} of the log was deleted")
-        path = self._log.home.path / file.name
-        fd = self._files.open_read(path)
-        try:
-            size = end.position if file.seq == end.file_seq else _size(self._files, fd, file)
-            while True:
-                reader = read_part(self._files, fd, LogPart(path, file, size, is_last=False))
-                reader.leaves_long = True
-                reader.begin(start)
-                for batch in reader.batches():
-                    yield start, batch.end, batch.size
-                    start = batch.end
-                if reader.unsound is not None:
-                    raise CorruptionError(str(path), reader.place.position, reader.unsound)
-                if not reader.is_before_long:
-                    return
-                long = LongBatch(start, counts=True)
-                while long.end is None:
-                    yield start, start, _LONG_SLICE_BYTES
-                    _take(long, self._files, fd, min(_LONG_SLICE_BYTES, size - long.at), path)
-                yield start, long.end, _LONG_SLICE_BYTES
-                start = long.end
-        finally:
-            self._files.close_deleted(fd)
-
-
 def _size(files: Files, fd: int, file: LogFile | None) -> int:
     """Of a file that is closed: the manifest says it, but not in the copy of its line that is older than its end."""
     return files.size(fd) if file is None or file.size is None else file.size
-
-
-def _take(batch: LongBatch, files: Files, fd: int, size: int, path: Path) -> bytes:
-    """Go over at most `size` more bytes of a long batch; -> the commands in them.  Raises CorruptionError, OSError."""
-    at = batch.at
-    try:
-        return batch.take(files.read_at(fd, size, at))
-    except FrameError as error:
-        raise CorruptionError(str(path), at, str(error)) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.store.errors import TABLE_DAMAGE, LogWriteError, StateLostError, text_of
 from riverbed.store.log.resync import EVERYTHING
-from riverbed.store.log.tail import KnownOffsets
+from riverbed.store.log.search import KnownOffsets
 from riverbed.store.progress import ignore
 from riverbed.store.recovery.replay import Execute, recover
 from riverbed.store.tables.environment import Tables

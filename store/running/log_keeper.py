@@ -19,7 +19,7 @@ import lmdb
 from riverbed.store.errors import LogWriteError
 from riverbed.store.format.log_lines import encode_preface
 from riverbed.store.format.meta import NO_DATABASE
-from riverbed.store.log.tail import KnownOffsets
+from riverbed.store.log.search import KnownOffsets
 from riverbed.store.options import Fsync
 from riverbed.store.progress import ignore
 

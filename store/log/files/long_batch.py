@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from riverbed.store.checksum import crc32c
+from riverbed.store.disk.files import Files
+from riverbed.store.errors import CorruptionError
 from riverbed.store.format import log_lines
 from riverbed.store.format.log_lines import UNCLOSED_WORD, FrameError, ShortFrame
 from riverbed.store.position import LogPosition
@@ -31,6 +34,17 @@ class LongBatch:
         self._checksum = self._covered = self._command_bytes = 0  # of what is before `at`
         # What is missing of the command at `at`: so many words, and so many bytes of the first one with its line end.
         self._words = self._word_bytes = 0
+
+    def read(self, files: Files, fd: int, size: int, path: Path) -> bytes:
+        """Go over at most `size` more bytes of the file; -> the commands in them.
+
+        Raises CorruptionError when the batch is not sound, OSError.
+        """
+        at = self.at
+        try:
+            return self.take(files.read_at(fd, size, at))
+        except FrameError as error:
+            raise CorruptionError(str(path), at, str(error)) from error
 
     def take(self, data: bytes) -> bytes:
         """Go over some of `data`, which the file has from `at` on; -> the commands in that, without comment lines.

@@ -22,7 +22,7 @@ class Replica:
             raise RuntimeError("no slice")
         self.slices -= 1
         if self.slices:
-            self._turns.ask(self)  # type: ignore[arg-type]
+            self._turns.ask(self)
 
     def give_up(self, error: Exception) -> None:
         self.given_up = error

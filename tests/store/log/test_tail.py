@@ -10,8 +10,9 @@ from riverbed.store.format.log_lines import encode_annotation, encode_command
 from riverbed.store.log import tail as tail_module
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.manifest import FileType, LogFile
+from riverbed.store.log.search import KnownOffsets, LogSearch
 from riverbed.store.log.streamed.stream import LogStream
-from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
+from riverbed.store.log.tail import LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import FIRST, HOME, ROOT, SELECT, SETTINGS, append, open_log, xadd

@@ -13,8 +13,9 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.base_file import write_base
 from riverbed.store.log.commands import Piece
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
+from riverbed.store.log.search import KnownOffsets, LogSearch
 from riverbed.store.log.streamed.stream import LogStream
-from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail, start_of
+from riverbed.store.log.tail import LogTail, start_of
 from riverbed.store.position import LogPosition
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.logs import HOME, MANIFEST, SELECT, Words, adopt_base, append, commands_of, reopened, xadd

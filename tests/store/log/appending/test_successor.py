@@ -17,8 +17,9 @@ from riverbed.store.log.append_log import Log
 from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.home import LogHome
 from riverbed.store.log.scrub import scrubbed_part
+from riverbed.store.log.search import KnownOffsets, LogSearch
 from riverbed.store.log.streamed.stream import LogStream
-from riverbed.store.log.tail import KnownOffsets, LogSearch, LogTail
+from riverbed.store.log.tail import LogTail
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
 from tests.support.store.faulty_files import FaultyFiles
