@@ -10,13 +10,13 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.background.log_rewrite import RewriteError
+from riverbed.server.background.shared_turns import SharedTurns
 from riverbed.server.config.kinds import is_host
 from riverbed.server.errors import CommandError
 from riverbed.server.numbers import TOO_LARGE, parse_digits
 from riverbed.server.replication.link import STORE_CAPABILITY
 from riverbed.server.replication.prefixes import Prefixes
 from riverbed.server.replication.sender import GETACK, PING, Introduction, LagError, Sender, State
-from riverbed.server.replication.sending_turns import SendingTurns
 from riverbed.server.replication.waits import Waits
 from riverbed.store.errors import NEARLY_FULL, LogWriteError
 
@@ -46,7 +46,7 @@ class Primary:
     def __init__(self, core: Core, ticks: Ticks, tasks: Tasks, gate: Gate, rewriting: Rewriting) -> None:
         self.senders: dict[Session, Sender] = {}
         self.prefixes = Prefixes(core)
-        self.turns = SendingTurns(tasks)
+        self.turns = SharedTurns("sending the log", tasks)
         self.waits = Waits(core, ticks, self.senders.values)
         self.good_count = 0
         self.on_count: Callable[[], None] = lambda: None  # writing may depend on `good_count`

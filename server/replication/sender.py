@@ -29,11 +29,11 @@ from riverbed.store.log.tail import LogTail, first_preface, start_of
 from riverbed.store.position import LogPosition
 
 if TYPE_CHECKING:
+    from riverbed.server.background.shared_turns import SharedTurns
     from riverbed.server.background.tasks import Tasks
     from riverbed.server.commands.core import Core
     from riverbed.server.commands.session import Session
     from riverbed.server.replication.prefixes import Prefixes
-    from riverbed.server.replication.sending_turns import SendingTurns
     from riverbed.store.log.streamed.batch import StreamedBatch
 
 log = logging.getLogger("riverbed")
@@ -84,7 +84,7 @@ class Bases(Protocol):
     """Makes the bases with which full syncs begin, and keeps what follows them for replicas that come back."""
 
     prefixes: Prefixes
-    turns: SendingTurns
+    turns: SharedTurns
 
     async def make_base(self, sender: Sender) -> None:
         """Have a base that `sender` can be sent.  Raises LogWriteError when there is none."""

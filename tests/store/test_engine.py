@@ -98,12 +98,16 @@ def test_a_failed_start_lets_go_of_everything(tmp_path: Path) -> None:
     store.engine.close()
 
 
+def set_version(directory: Path, version: int) -> None:
+    tables = Tables(directory, 1 << 28)
+    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
+        txn.put(b"format_version", bytes([version]))
+    tables.close()
+
+
 def test_a_directory_of_another_version_is_refused(tmp_path: Path) -> None:
     open_engine(tmp_path).close()
-    tables = Tables(tmp_path, 1 << 28)
-    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-        txn.put(b"format_version", b"\x63")
-    tables.close()
+    set_version(tmp_path, 99)
     with pytest.raises(VersionError, match="format version 99") as refused:
         open_engine(tmp_path)
     assert "Move it away" not in str(refused.value)
@@ -115,10 +119,7 @@ def test_tables_of_an_older_version_may_be_moved_away_and_come_back_from_the_log
     store.deliver(b"s", 5)
     held = dump_database(store.db)
     store.engine.close()
-    tables = Tables(tmp_path, 1 << 28)
-    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-        txn.put(b"format_version", b"\x01")
-    tables.close()
+    set_version(tmp_path, 1)
     with pytest.raises(VersionError, match=r"format version 1; this program reads 6\. Move it away"):
         store.open()
     (tmp_path / "state").rename(tmp_path / "state-of-old")
@@ -135,10 +136,7 @@ def test_a_flipped_bit_of_the_version_is_called_what_it_may_be_or_makes_no_diffe
     store.deliver(b"s", 5)
     held = dump_database(store.db)
     store.engine.close()
-    tables = Tables(tmp_path, 1 << 28)
-    with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
-        txn.put(b"format_version", bytes([FORMAT_VERSION ^ 1 << bit]))
-    tables.close()
+    set_version(tmp_path, FORMAT_VERSION ^ 1 << bit)
     if bit not in (1, 2):
         with pytest.raises((VersionError, DamagedRowError), match="damaged"):
             store.open()

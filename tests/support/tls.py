@@ -37,7 +37,7 @@ class TlsClient(RawClient):
         """Send nothing more, in the words of TLS, and still read."""
         self.tls.setblocking(False)
         try:
-            self.tls._sslobj.shutdown()  # type: ignore[attr-defined]  # no public call sends the end and goes on
+            self.tls._sslobj.shutdown()  # no public call sends the end and goes on
         except ssl.SSLWantReadError:
             pass
         self.tls.setblocking(True)

@@ -324,7 +324,7 @@ class Turns:
         run = asyncio.events.Handle._run
 
         def counted(handle: asyncio.Handle) -> None:
-            owner = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+            owner = getattr(handle._callback, "__self__", None)
             if not type(owner).__module__.startswith("riverbed.server.execution"):
                 return run(handle)
             count = 0

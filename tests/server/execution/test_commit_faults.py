@@ -275,7 +275,7 @@ def test_a_replica_that_cannot_be_sent_a_batch_costs_its_connection_and_not_the_
         def fail(batches: Sequence[StreamedBatch]) -> None:
             raise RuntimeError("unable to perform operation on <TCPTransport closed>; the handler is closed")
 
-        sender.batches = fail  # type: ignore[method-assign]
+        sender.batches = fail
         assert await ticks.ask(writer, "XADD s 1-1 f v") == [b"$3\r\n1-1\r\n"]
         assert replica.is_closed
         ticks.close()

@@ -518,7 +518,7 @@ def test_a_server_that_has_lost_its_state_answers_no_client_and_writes_nothing_a
         for client in (world.client, sliced, late):
             client.replies()
         ticks.files.fail("write", errno.EIO)
-        ticks.engine.tables.begin = _lose_state  # type: ignore[method-assign]
+        ticks.engine.tables.begin = _lose_state
         assert await world.run(["CONFIG SET maxclients 77", "SELECT 1", "PING"]) == []
         assert ticks.executor.gave_up
         assert all(client.is_closed for client in (world.client, world.writer, world.listener, world.blocked, sliced))

@@ -182,7 +182,7 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
         written[position] = bytes(data)
         return FaultyFiles.write_at(files, fd, data, position)
 
-    files.write_at = write_at  # type: ignore[method-assign]
+    files.write_at = write_at
     again = open_log(ROOT, files)
     found = list(again.read(durable=known))
     assert written == {known.position: whole[known.position :]}

@@ -209,7 +209,7 @@ def test_a_planted_difference_is_found(native: ModuleType) -> None:
             return getattr(native, name)
 
     changed = Changed("changed")
-    changed.expand_one = lambda run, key, head: native.expand_one(run, key[:-1] + b"\7", head)  # type: ignore[attr-defined]
+    changed.expand_one = lambda run, key, head: native.expand_one(run, key[:-1] + b"\7", head)
     rng = random.Random(1)
     chunks = [random_chunk(rng) for _ in range(100)]
 

@@ -90,11 +90,11 @@ class _Undoing(Product):
             if error is None or isinstance(error, CommandError):
                 return real(engine, now_ms)
             if not (isinstance(error, DamagedRowError) and txn.is_unchanged_since(Mark(0, 0, 0))):
-                engine.commit = partial(real, engine)  # type: ignore[method-assign]
+                engine.commit = partial(real, engine)
                 engine.rollback(now_ms)
             return False
 
-        engine.commit = commit  # type: ignore[method-assign]
+        engine.commit = commit
         try:
             return _LAYOUT.sub("", str(self.execute(words)))
         except CommandError as error:
@@ -102,7 +102,7 @@ class _Undoing(Product):
         except Exception as error:
             return f"{_REFUSED}{error!r}"
         finally:
-            engine.commit = partial(real, engine)  # type: ignore[method-assign]
+            engine.commit = partial(real, engine)
 
 
 class Answers(NamedTuple):

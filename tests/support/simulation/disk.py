@@ -329,14 +329,14 @@ class _Files(OsFiles):
         self._disk.step("open")
         return self._disk.opened(super().open_read(path), is_new=False)
 
-    def close(self, fd: int, /) -> None:  # type: ignore[override]
+    def close(self, fd: int, /) -> None:
         if self._disk.closed(fd):
             os.close(fd)
 
     def close_deleted(self, fd: int, /) -> None:
         self.close(fd)  # in no other thread: a simulation has one
 
-    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:  # type: ignore[override]
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
         disk = self._disk
         disk.step("write")
         if disk.free is not None:
@@ -357,7 +357,7 @@ class _Files(OsFiles):
     def sync_apart(self, fd: int, /) -> None:
         self.sync(fd)
 
-    def sync(self, fd: int, /) -> None:  # type: ignore[override]
+    def sync(self, fd: int, /) -> None:
         file = self._disk.file(fd)
         self._disk.wait()
         try:
@@ -369,7 +369,7 @@ class _Files(OsFiles):
         if file is not None:
             file.sync()
 
-    def truncate(self, fd: int, size: int, /) -> None:  # type: ignore[override]
+    def truncate(self, fd: int, size: int, /) -> None:
         self._disk.step("truncate")
         os.ftruncate(fd, size)
         file = self._disk.file(fd)

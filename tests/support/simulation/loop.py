@@ -168,7 +168,7 @@ class Loop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         pass  # `next_s` drops it
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run what blocks, after a while, in one piece."""
         future = self.create_future()
 
@@ -195,13 +195,13 @@ class Loop(asyncio.BaseEventLoop):
             self.call_soon(found[0], *found[1])
         return found is not None
 
-    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
+    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(self, factory, host, port)
 
-    async def create_server(self, factory: Any, *_: Any, sock: Any = None, **__: Any) -> Any:  # type: ignore[override]
+    async def create_server(self, factory: Any, *_: Any, sock: Any = None, **__: Any) -> Any:
         return self.network.listen(self, factory, sock.address)
 
-    async def subprocess_exec(self, factory: Any, *words: Any, **_: Any) -> Any:  # type: ignore[override]
+    async def subprocess_exec(self, factory: Any, *words: Any, **_: Any) -> Any:
         if self.children is None:
             raise OSError("there are no processes here")
         return await self.children.spawn(self, factory, words)

@@ -286,8 +286,8 @@ class Transport(asyncio.Transport):
             return b""
         if isinstance(protocol, asyncio.BufferedProtocol):
             room = protocol.get_buffer(-1)
-            size = min(len(room), len(data))  # type: ignore[arg-type]
-            room[:size] = data[:size]  # type: ignore[index]
+            size = min(len(room), len(data))
+            room[:size] = data[:size]
             protocol.buffer_updated(size)
             return data[size:]
         protocol.data_received(data)

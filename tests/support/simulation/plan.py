@@ -170,4 +170,4 @@ _COMMANDS = (
 
 def _event(random: Random, at_s: float, kind: str, machine: str, kinds: dict[str, Maker]) -> Event:
     drawn = kinds[kind](random)
-    return Event(at_s, "command" if kind == "failover" else kind, machine, **drawn)  # type: ignore[arg-type]
+    return Event(at_s, "command" if kind == "failover" else kind, machine, **drawn)

@@ -54,7 +54,7 @@ class Environments:
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """Replace `lmdb.open`."""
-        lmdb.open = self.open  # type: ignore[assignment]
+        lmdb.open = self.open
         try:
             yield
         finally:

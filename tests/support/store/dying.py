@@ -95,11 +95,11 @@ class _Files(OsFiles):
     def __init__(self, countdown: _Countdown) -> None:
         self._step = countdown.step
 
-    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:  # type: ignore[override]
+    def write_at(self, fd: int, data: bytes | memoryview, position: int, /) -> int:
         self._step()
         return os.pwrite(fd, data, position)
 
-    def sync(self, fd: int, /) -> None:  # type: ignore[override]
+    def sync(self, fd: int, /) -> None:
         self._step()
         OsFiles.sync(fd)
 

@@ -79,7 +79,7 @@ def test_what_fails_in_their_process_is_told_and_taken_away(directory: Path, tmp
             (path / "columns").mkdir()
             return columns.beside(path, data_bytes, time_ms)
 
-        made = take_snapshot(directory, tmp_path / "out", program="test", beside=in_the_way)  # type: ignore[arg-type]
+        made = take_snapshot(directory, tmp_path / "out", program="test", beside=in_the_way)
     assert columns.failure is not None and "File exists: 'columns'" in columns.failure
     assert not (made.path / "columns").exists()
 

@@ -272,7 +272,7 @@ def test_a_start_after_a_crash_purges_what_was_copied(tmp_path: Path) -> None:
         await server.begin()
         server.ticks.engine.checkpoint()
         assert server.rows() != before
-        server.client.leave = server.other.leave = lambda: None  # type: ignore[method-assign]
+        server.client.leave = server.other.leave = lambda: None
         server.ticks.close(save=False)
         again = Copying(tmp_path, files=server.ticks.files)
         assert again.rows() == before

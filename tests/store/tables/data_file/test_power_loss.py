@@ -313,7 +313,7 @@ def test_tables_that_could_not_be_synced_take_no_other_commit_and_the_next_start
     store.commit()
     tables = store.engine.tables
     env = tables.env
-    tables.env = BrokenEnvironment(env)  # type: ignore[assignment]
+    tables.env = BrokenEnvironment(env)
     store.engine.begin_checkpoint()
     with pytest.raises(lmdb.DiskError):
         store.engine.end_checkpoint()

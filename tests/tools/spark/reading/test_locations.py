@@ -74,7 +74,7 @@ def test_a_folder_of_snapshots_in_a_store_of_objects_is_read_whole(
     bucket = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
     monkeypatch.setattr(locations, "filesystem_of", lambda uri: (bucket, "snap shots"))
 
-    rows = rows_read("s3://bucket/snap%20shots?region=eu", cacheDirectory=cache)  # type: ignore[arg-type]
+    rows = rows_read("s3://bucket/snap%20shots?region=eu", cacheDirectory=cache)
 
     assert numbers(rows) == list(range(150))
     assert [row["snapshot"] for row in rows[::50]] == ["s0", "s1", "s2"]
@@ -92,7 +92,7 @@ def test_a_snapshot_of_a_folder_in_a_store_of_objects_has_a_uri_of_its_own(
 
     assert [urlsplit(each.path).query for each in found] == ["region=eu"] * 3
     for number, each in enumerate(found):
-        rows = rows_read(each.path, cacheDirectory=cache)  # type: ignore[arg-type]
+        rows = rows_read(each.path, cacheDirectory=cache)
         assert numbers(rows) == list(range(50 * number, 50 * number + 50))
 
 
@@ -110,7 +110,7 @@ def test_a_snapshot_that_two_uris_name_is_read_once(
     assert [place.name for place, _ in locations.resolve(options)] == [unquote(name)]
 
 
-class Damaging(fs.FileSystemHandler):  # type: ignore[misc]
+class Damaging(fs.FileSystemHandler):
     """A local file system whose files come as `damage` leaves them."""
 
     def __init__(self, damage: Callable[[str, bytes], bytes]) -> None:
@@ -162,11 +162,11 @@ def test_what_is_damaged_on_its_way_is_told_and_not_kept(
         ),
     )
     with pytest.raises(SourceError, match=r"cannot (fetch|read) s3://"):
-        rows_read("s3://bucket/x", cacheDirectory=cache)  # type: ignore[arg-type]
+        rows_read("s3://bucket/x", cacheDirectory=cache)
     assert "data.mdb" not in cached(cache)
 
     monkeypatch.setattr(locations, "filesystem_of", lambda uri: (fs.LocalFileSystem(), str(path)))
-    assert len(rows_read("s3://bucket/x", cacheDirectory=cache)) == 50  # type: ignore[arg-type]
+    assert len(rows_read("s3://bucket/x", cacheDirectory=cache)) == 50
 
 
 @pytest.mark.parametrize("fetch", ["true", "false"])

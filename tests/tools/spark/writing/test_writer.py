@@ -537,7 +537,7 @@ def test_a_streaming_query_has_no_job_id() -> None:
 
 def write(frame: DataFrame, server: RiverbedServer, **options: object) -> None:
     asked = {"server": f"127.0.0.1:{server.port}", **options}
-    frame.write.format("riverbed").mode("append").options(**asked).save()  # type: ignore[arg-type]
+    frame.write.format("riverbed").mode("append").options(**asked).save()
 
 
 def test_typed_columns_that_are_written_are_read_back_as_they_were(

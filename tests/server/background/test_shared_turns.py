@@ -4,14 +4,14 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from riverbed.server.replication.sending_turns import SLICES_A_TURN, SendingTurns
+from riverbed.server.background.shared_turns import SLICES_A_TURN, SharedTurns
 from tests.support.ticks import Ticks, in_loop
 
 
 class Replica:
     """Reads some slices; the first may fail."""
 
-    def __init__(self, turns: SendingTurns, slices: int, *, fails: bool = False) -> None:
+    def __init__(self, turns: SharedTurns, slices: int, *, fails: bool = False) -> None:
         self._turns = turns
         self._fails = fails
         self.slices = slices
@@ -31,7 +31,7 @@ class Replica:
 def test_many_replicas_have_as_many_slices_in_a_turn_of_the_loop_as_one(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
-        turns = SendingTurns(ticks.server.tasks)
+        turns = SharedTurns("reading", ticks.server.tasks)
         replicas: list[Any] = [Replica(turns, 3, fails=number == 7) for number in range(100)]
         for _ in range(2):  # also when they come again after a pause
             for replica in replicas:

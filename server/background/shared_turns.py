@@ -1,4 +1,4 @@
-"""The turns in which replicas are sent the log from its files: a few slices in a turn of the loop for all of them."""
+"""Turns of those that read in slices: a few slices in a turn of the loop for all of them, and then the clients'."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
 
-# Of a quarter of a megabyte each, for all replicas together; then the clients have a turn.
+# Of a quarter of a megabyte each, for all readers together.
 SLICES_A_TURN: Final = 4
 
 
 class Reader(Protocol):
-    """One replica's reader of the log."""
+    """One of those that take turns, such as the sender of one replica."""
 
     def take_turn(self) -> None: ...
 
     def give_up(self, error: Exception) -> None: ...
 
 
-class SendingTurns:
-    """The replicas of one server that something is to be read for."""
+class SharedTurns:
+    """The readers of one kind that something is to be read for."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, what: str, tasks: Tasks) -> None:
+        """`what` they do, for the log."""
+        self._what = what
         self._tasks = tasks
         self._waiting: deque[Reader] = deque()
         self._present: Reader | None = None  # whose turn is, or was last; None when nothing is to come
@@ -36,7 +38,7 @@ class SendingTurns:
             self._soon()
 
     def _soon(self) -> None:
-        self._tasks.soon("sending the log", self._take, failed=self._failed)
+        self._tasks.soon(self._what, self._take, failed=self._failed)
 
     def _take(self) -> None:
         for _ in range(SLICES_A_TURN):
