@@ -53,15 +53,17 @@ class Server:
     # -- for the work --------------------------------------------------------------------------------------------------
 
     def say(self, **answer: object) -> None:
-        """Answer, or report progress.  Raises Ended."""
+        """Answer, or report progress.  Raises Ended, also when the server is not there to read it."""
         self.go_on()
-        self._write(json.dumps(answer).encode() + b"\n")
+        # once it is read, the server may end us: that makes nothing undone
+        if not self._write(json.dumps(answer).encode() + b"\n"):
+            raise Ended
 
     def listen(self) -> dict[str, Any]:
-        """Wait for the next order.  Raises Ended."""
+        """Wait for the next order.  Raises Ended, also instead of an order of a server that has gone since."""
         order = self._orders.get()
-        if order is None:
-            raise Ended
+        self.go_on()
+        assert order is not None, "the end comes with that"
         return order
 
     def go_on(self) -> None:
@@ -88,13 +90,16 @@ class Server:
             time.sleep(_ALIVE_S)
             self._write(b"{}\n")
 
-    def _write(self, line: bytes) -> None:
+    def _write(self, line: bytes) -> bool:
+        """-> whether the server is there to read it."""
         with self._writing:
             try:
                 while line:
                     line = line[os.write(1, line) :]
             except OSError:
                 self._is_over = True
+                return False
+            return True
 
     def _end(self) -> None:
         self._is_over = True

@@ -246,6 +246,42 @@ def test_work_that_never_looks_up_ends_with_its_server(child: Callable[[str], No
         process.stdout.close()
 
 
+def test_a_process_that_outlives_its_server_does_no_work(child: Callable[[str], None], tmp_path: Path) -> None:
+    """The next server deletes what such a process works in: it must not make that again."""
+    child(WORK + f"work_for_server('child_of_a_test', lambda server: open({str(tmp_path / 'work')!r}, 'x'))")
+    command = [sys.executable, "-m", "child_of_a_test"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # before it has said its first line
+        process.wait(60)
+    assert process.returncode == 1
+    assert not (tmp_path / "work").exists()
+
+
+def test_no_order_of_a_server_that_has_gone_is_followed(child: Callable[[str], None], tmp_path: Path) -> None:
+    child(f"""
+        import contextlib, time
+        from riverbed.server.background.child import Ended, work_for_server
+
+        def work(server):
+            with contextlib.suppress(Ended):
+                while True:
+                    server.go_on()
+                    time.sleep(0.001)
+            server.listen()
+            open({str(tmp_path / "work")!r}, "x")
+
+        work_for_server("child_of_a_test", work)
+    """)
+    command = [sys.executable, "-m", "child_of_a_test"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b'{"riverbed": "child_of_a_test"}\n'
+        process.stdin.write(b"{}\n")
+    assert process.returncode == 1
+    assert not (tmp_path / "work").exists()
+
+
 def test_one_that_is_killed_while_it_is_started_is_never_waited_for(child: Callable[[str], None]) -> None:
     child("import time; time.sleep(3600)")
 
