@@ -123,8 +123,9 @@ class Run:
             and self.delivery_count == other.delivery_count
         )
 
-    def ids(self) -> list[bytes]:
-        packed = self.packed
+    def ids(self, most: int | None = None) -> list[bytes]:
+        """The packed IDs, or the first of them."""
+        packed = self.packed if most is None else self.packed[: most * ID_BYTES]
         return [packed[at : at + ID_BYTES] for at in range(0, len(packed), ID_BYTES)]
 
     def rows(self) -> Iterator[PelRow]:

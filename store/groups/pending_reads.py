@@ -109,12 +109,16 @@ class PendingReads(Members):
     def pending_runs(
         self, start: StreamID = MIN_ID, end: StreamID = MAX_ID, consumer: Consumer | None = None
     ) -> Iterator[PendingRun]:
-        """As `pending`, but whole runs, and only those of `consumer` if it is given."""
-        if consumer is not None:
-            if consumer.pel_count:
-                yield from map(self._run_of, self.pel.owned(consumer.consumer_no, start, end))
-        elif self.pel_count:
-            yield from map(self._run_of, self.pel.runs(start, end, self.consumers.owner_nos))
+        """As `pending`, but whole runs."""
+        return map(self._run_of, self.runs(consumer, start, end))
+
+    def runs(self, consumer: Consumer | None = None, start: StreamID = MIN_ID, end: StreamID = MAX_ID) -> Iterator[Run]:
+        """As `pending_runs`, as the tables have them."""
+        if not (self.pel_count if consumer is None else consumer.pel_count):
+            return iter(())
+        if consumer is None:
+            return self.pel.runs(start, end, self.consumers.owner_nos)
+        return self.pel.owned(consumer.consumer_no, start, end)
 
     def idle_runs(self, until_ms: int, most: int) -> list[PendingRun] | None:
         """The runs delivered by `until_ms` and the runs without an owner; None when `most` runs were not enough."""
@@ -129,11 +133,19 @@ class PendingReads(Members):
         return PendingRun(run.ids(), self.consumers.numbered(run.consumer_no), run.time_ms, run.delivery_count)
 
     def show(
-        self, consumer: Consumer | None, start: StreamID, end: StreamID, now_ms: int, until_ms: int, most: int
+        self,
+        consumer: Consumer | None,
+        start: StreamID,
+        end: StreamID,
+        now_ms: int,
+        until_ms: int,
+        most: int,
+        only_while_found: bool = False,
     ) -> Shown:
         """What XPENDING answers for a range: entries of `consumer`, None for all, that were delivered by `until_ms`.
 
-        At most `most` entries, and no more than one slice examines.
+        At most `most` entries, and no more than one slice examines; with `only_while_found` the slice ends as soon as
+        rows have none of them.
         """
         asked = None if consumer is None else {consumer.consumer_no: bulk(consumer.name)}
         parts: list[bytes] = []
@@ -164,6 +176,8 @@ class PendingReads(Members):
                 parts.append(wire)
             count += found
             cost += found + 2 * len(rows) + 1
+            if only_while_found and not found:
+                break
             size = min(most - count, _SHOW_ROWS) if found else _SHOW_ROWS
         return Shown(parts, count, position if count < most else None)
 

@@ -51,7 +51,8 @@ NUMIDS_MISMATCH: Final = "ERR number of IDs doesn't match numids"
 BAD_RETRYCOUNT: Final = "ERR Invalid RETRYCOUNT value, must be >= 0"
 IDS_MISSING: Final = "ERR syntax error, expected IDS keyword"
 
-# XPENDING IDLE answers in ID order.  When more runs than this may be idle, it goes through the whole list.
+# XPENDING IDLE answers in ID order.  Mostly the next entries are what it asks for; where they are not, it looks for
+# idle ones.  When more runs than this may be idle, it goes through the whole list.
 _FEW_IDLE = 64
 # Consumers in a piece of a summary.
 _PIECE_ROWS = 250
@@ -253,12 +254,17 @@ class _Query:
             if consumer is None:
                 return True
         if self._until_ms is not None:
+            if self._show(group, consumer, self._until_ms, only_while_found=True):
+                return True
             idle = group.idle_runs(self._until_ms, _FEW_IDLE)
             if idle is not None:
                 self._sort_out(idle, consumer)
                 return True
-        until_ms = ANY_TIME if self._until_ms is None else self._until_ms
-        shown = group.show(consumer, self._start, self._end, self._now_ms, until_ms, self._left)
+        return self._show(group, consumer, ANY_TIME if self._until_ms is None else self._until_ms)
+
+    def _show(self, group: Group, consumer: Consumer | None, until_ms: int, *, only_while_found: bool = False) -> bool:
+        """Show entries from where we are on; -> whether these were all."""
+        shown = group.show(consumer, self._start, self._end, self._now_ms, until_ms, self._left, only_while_found)
         self._parts += shown.parts
         self._count += shown.entries
         self._left -= shown.entries

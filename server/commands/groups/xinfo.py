@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
@@ -15,17 +14,18 @@ from riverbed.server.commands.table import Flag, command, container, declare_hel
 from riverbed.server.errors import NO_SUCH_KEY, CommandError
 from riverbed.server.protocol.encode import encode
 from riverbed.server.protocol.replies import LONG_BYTES, LongReply
+from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.resp import array_head, bulk, id_bulk
 from riverbed.store.groups.known_consumers import NEVER, Consumer
 from riverbed.store.groups.lag import lag
 from riverbed.store.groups.view import GroupsView, Names
-from riverbed.store.ids import MAX_ID, MIN_ID, id_text, unpack_id
+from riverbed.store.ids import MAX_ID, MIN_ID, unpack_id
 from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.view import PIECE_BYTES, StreamView
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
@@ -49,6 +49,58 @@ _PIECE_ROWS: Final = 250
 _ENTRY_BYTES: Final = 100
 
 
+# What the answers have, in order: numbers, and what is put on the wire before.  To fill in a form takes a third of the
+# time that `encode` takes for a map, and there may be thousands.
+_NUMBER: Final = b":%d\r\n"
+_WIRE: Final = b"%b"
+_STREAM: Final = {
+    b"length": _NUMBER,
+    b"radix-tree-keys": _NUMBER,
+    b"radix-tree-nodes": _NUMBER,
+    b"last-generated-id": _WIRE,
+    b"max-deleted-entry-id": _WIRE,
+    b"entries-added": _NUMBER,
+    b"recorded-first-entry-id": _WIRE,
+    b"idmp-duration": _NUMBER,
+    b"idmp-maxsize": _NUMBER,
+    b"pids-tracked": _NUMBER,
+    b"iids-tracked": _NUMBER,
+    b"iids-added": _NUMBER,
+    b"iids-duplicates": _NUMBER,
+}
+_ENDS: Final = {b"groups": _NUMBER, b"first-entry": _WIRE, b"last-entry": _WIRE}
+_GROUP: Final = {
+    b"name": _WIRE,
+    b"consumers": _NUMBER,
+    b"pending": _NUMBER,
+    b"last-delivered-id": _WIRE,
+    b"entries-read": _WIRE,
+    b"lag": _WIRE,
+}
+_FULL_GROUP: Final = {
+    b"name": _WIRE,
+    b"last-delivered-id": _WIRE,
+    b"entries-read": _WIRE,
+    b"lag": _WIRE,
+    b"pel-count": _NUMBER,
+    b"nacked-count": _NUMBER,
+}
+_CONSUMER: Final = {b"name": _WIRE, b"pending": _NUMBER, b"idle": _NUMBER, b"inactive": _NUMBER}
+_FULL_CONSUMER: Final = {b"name": _WIRE, b"seen-time": _NUMBER, b"active-time": _NUMBER, b"pel-count": _NUMBER}
+
+
+def _form(values: dict[bytes, bytes]) -> bytes:
+    return b"".join([bulk(name) + value for name, value in values.items()])
+
+
+_STREAM_FORM: Final = _form(_STREAM)
+_ENDS_FORM: Final = _form(_ENDS)
+_GROUP_FORM: Final = _form(_GROUP)
+_FULL_GROUP_FORM: Final = _form(_FULL_GROUP)
+_CONSUMER_FORM: Final = _form(_CONSUMER)
+_FULL_CONSUMER_FORM: Final = _form(_FULL_CONSUMER)
+
+
 container("XINFO", group="stream", since="5.0.0", summary="Container of the commands that look at streams.")
 
 
@@ -59,9 +111,9 @@ container("XINFO", group="stream", since="5.0.0", summary="Container of the comm
 def xinfo_stream(request: Request) -> Reply:
     """XINFO STREAM key [FULL [COUNT n]] -> a map.  FULL has the first n entries, and what groups have pending."""
     stream = _look_up(request)
-    words = request.argv[3:]
+    words, resp = request.argv[3:], request.session.resp
     if not words:
-        return _describe(stream) | _ends(stream)
+        return (_described(stream, len(_ENDS), resp) + _ends(stream, resp),)
     is_counted = len(words) == 3 and words[1].upper() == b"COUNT"
     if words[0].upper() != b"FULL" or not (len(words) == 1 or is_counted):
         raise errors.subcommand_syntax(request.argv)
@@ -76,10 +128,12 @@ def xinfo_stream(request: Request) -> Reply:
     entries = stream.entries_within(MIN_ID, MAX_ID, count, request.room)
     if entries is None:
         return in_slices(request, partial(_describe_fully, count))
-    return _describe(stream) | {
-        b"entries": (entries_wire(entries),),
-        b"groups": [_describe_group(group, count) for group in request.db.groups(stream)],
-    }
+    groups = list(request.db.groups(stream))
+    parts = [_described(stream, 2, resp), bulk(b"entries"), entries_wire(entries)]
+    parts += [bulk(b"groups"), array_head(len(groups))]
+    for group in groups:
+        parts += _group_fully(group, _UNLIMITED if count is None else count, resp)
+    return in_pieces(request, parts)
 
 
 def _look_up(request: Request) -> Stream:
@@ -126,7 +180,7 @@ class _ShownGroups:
     def __init__(self, view: View, stream: Stream, resp: int) -> None:
         self._groups = GroupsView(view, stream)
         self._entries = StreamView(view, stream)
-        self._facts = _describe(stream)
+        self._head = _described(stream, 2, resp)
         self._counters = stream.row()
         self._resp = resp
 
@@ -142,7 +196,7 @@ class _ShownGroups:
         names = yield from in_turns(self._groups.consumers(group_no))
         yield array_head(names.count)
         rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names.taken())
-        yield from bounded_pieces((encode(_consumer_summary(row, now_ms), self._resp) for row in rows), _PIECE_ROWS)
+        yield from bounded_pieces((_consumer_wire(row, now_ms, self._resp) for row in rows), _PIECE_ROWS)
 
     def _lag(self, row: GroupRow) -> int | None:
         return lag(self._counters, row.last_id, row.entries_read)
@@ -150,10 +204,8 @@ class _ShownGroups:
     def stream_fully(self, most: int) -> Generator[bytes, None, None]:
         """XINFO STREAM FULL, with up to `most` entries, and pending entries of each group and of each consumer."""
         groups = yield from in_turns(self._groups.groups())
-        facts = self._facts
         count = min(self._entries.length, most)
-        head = _map_head(len(facts) + 2, self._resp) + _items(facts, self._resp)
-        yield head + bulk(b"entries") + array_head(count)
+        yield self._head + bulk(b"entries") + array_head(count)
         yield from self._entries.pieces(MIN_ID, MAX_ID, count, PAIR)
         yield bulk(b"groups") + array_head(groups.count)
         yield from bounded_pieces(self._groups_fully(groups, most), _PIECE_ROWS)
@@ -163,126 +215,108 @@ class _ShownGroups:
         for _, group_no in groups.taken():
             consumers = yield from in_turns(self._groups.consumers(group_no))
             row = self._groups.group(group_no)
-            facts = _group_facts(row, self._lag(row))
-            yield _map_head(len(facts) + 2, self._resp) + _items(facts, self._resp) + bulk(b"pending")
+            yield _group_described(row, self._lag(row), self._resp)
             runs = self._groups.pending_runs(group_no, None, consumers.owners)
-            yield from self._pending(runs, min(row.pel_count, most), owners_of=group_no)
+            yield from _pending(runs, min(row.pel_count, most), partial(self._owner, group_no))
             yield bulk(b"consumers") + array_head(consumers.count)
             for _, consumer_no in consumers.taken():
                 consumer = self._groups.consumer(group_no, consumer_no)
-                facts = _consumer_facts(consumer)
-                yield _map_head(len(facts) + 1, self._resp) + _items(facts, self._resp) + bulk(b"pending")
+                yield _consumer_described(consumer, self._resp)
                 runs = self._groups.pending_runs(group_no, consumer_no, consumers.owners)
-                yield from self._pending(runs, min(consumer.pel_count, most), owners_of=None)
+                yield from _pending(runs, min(consumer.pel_count, most))
 
-    def _pending(self, runs: Iterator[Run], count: int, *, owners_of: int | None) -> Iterator[bytes]:
-        """The array of the first `count` pending entries, with their owners' names if a group is given."""
-        yield array_head(count)
+    def _owner(self, group_no: int, consumer_no: int) -> bytes:
+        return self._groups.consumer(group_no, consumer_no).name
+
+
+def _group_fully(group: Group, most: int, resp: int) -> Iterator[bytes]:
+    """A group in XINFO STREAM FULL, in parts; times are unix milliseconds."""
+    yield _group_described(group, group.lag(), resp)
+    consumers = group.consumers.in_order()
+    yield from _pending(group.runs(), min(group.pel_count, most), lambda number: group.consumers.numbered(number).name)
+    yield bulk(b"consumers") + array_head(len(consumers))
+    for consumer in consumers:
+        yield _consumer_described(consumer, resp)
+        yield from _pending(group.runs(consumer), min(consumer.pel_count, most))
+
+
+def _pending(runs: Iterator[Run], count: int, owner: Callable[[int], bytes] | None = None) -> Iterator[bytes]:
+    """The array of the first `count` pending entries, with the names of their owners if these are known by number.
+
+    Raises DamagedRowError when there are fewer.
+    """
+    yield bulk(b"pending") + array_head(count)
+    if not count:
+        return
+    head = array_head(3 if owner is None else 4)
+    for run in runs:
+        is_released = run.consumer_no == UNOWNED
+        tail = b":%d\r\n:%d\r\n" % (0 if is_released else run.time_ms, run.delivery_count)
+        if owner is not None:
+            tail = bulk(b"" if is_released else owner(run.consumer_no)) + tail
+        packed_ids = run.ids(count)
+        most = 1 + PIECE_BYTES // (_ENTRY_BYTES + len(tail))  # entries with long names are not for one piece
+        for at in range(0, len(packed_ids), most):
+            yield b"".join([head + id_bulk(unpack_id(packed)) + tail for packed in packed_ids[at : at + most]])
+        count -= len(packed_ids)
         if not count:
             return
-        for run in runs:
-            is_released = run.consumer_no == UNOWNED
-            head, owner = b"*3\r\n", b""
-            if owners_of is not None:
-                name = b"" if is_released else self._groups.consumer(owners_of, run.consumer_no).name
-                head, owner = b"*4\r\n", bulk(name)
-            tail = owner + b":%d\r\n:%d\r\n" % (0 if is_released else run.time_ms, run.delivery_count)
-            ids = run.ids()[:count]
-            most = 1 + PIECE_BYTES // (_ENTRY_BYTES + len(tail))  # entries with long names are not for one piece
-            for at in range(0, len(ids), most):
-                yield b"".join([head + id_bulk(unpack_id(packed)) + tail for packed in ids[at : at + most]])
-            count -= len(ids)
-            if not count:
-                return
-        assert not count, "fewer pending entries than were counted"
+    raise DamagedRowError("the list of pending entries")
 
 
 def _map_head(count: int, resp: int) -> bytes:
     return b"%%%d\r\n" % count if resp == 3 else array_head(2 * count)
 
 
-def _items(facts: dict[bytes, Reply], resp: int) -> bytes:
-    """The keys and values of a map."""
-    return b"".join([encode(word, resp) for pair in facts.items() for word in pair])
-
-
-def _describe(stream: Stream) -> dict[bytes, Reply]:
-    """The facts that the short and the long answer begin with."""
+def _described(stream: Stream, more: int, resp: int) -> bytes:
+    """The map of a stream, with its first pairs; so many `more` follow."""
     idempotence = Idempotence(stream)
     producers, records = idempotence.tracked()
-    return {
-        b"length": stream.length,
-        b"radix-tree-keys": stream.node_total,
+    return _map_head(len(_STREAM) + more, resp) + _STREAM_FORM % (
+        stream.length,
+        stream.node_total,
         # there is no tree here; one more than the nodes is what a flat one would have
-        b"radix-tree-nodes": stream.node_total + 1,
-        b"last-generated-id": id_text(stream.last_id),
-        b"max-deleted-entry-id": id_text(stream.max_deleted_id),
-        b"entries-added": stream.entries_added,
-        b"recorded-first-entry-id": id_text(stream.first_id),
-        b"idmp-duration": idempotence.duration_s,
-        b"idmp-maxsize": idempotence.max_records,
-        b"pids-tracked": producers,
-        b"iids-tracked": records,
-        b"iids-added": idempotence.records_added,
-        b"iids-duplicates": idempotence.duplicates,
-    }
+        stream.node_total + 1,
+        id_bulk(stream.last_id),
+        id_bulk(stream.max_deleted_id),
+        stream.entries_added,
+        id_bulk(stream.first_id),
+        idempotence.duration_s,
+        idempotence.max_records,
+        producers,
+        records,
+        idempotence.records_added,
+        idempotence.duplicates,
+    )
 
 
-def _ends(stream: Stream) -> dict[bytes, Reply]:
-    first = stream.rows(MIN_ID, MAX_ID, 1)
-    last = stream.rows(MIN_ID, MAX_ID, 1, reverse=True)
-    ends = [(entry_wire(row),) for _, row in first + last]
-    return {
-        b"groups": stream.group_count,
-        b"first-entry": ends[0] if ends else None,
-        b"last-entry": ends[1] if ends else None,
-    }
+def _ends(stream: Stream, resp: int) -> bytes:
+    """The rest of the short answer."""
+    rows = stream.rows(MIN_ID, MAX_ID, 1) + stream.rows(MIN_ID, MAX_ID, 1, reverse=True)
+    first, last = [entry_wire(row) for _, row in rows] or [encode(None, resp)] * 2
+    return _ENDS_FORM % (stream.group_count, first, last)
 
 
-def _describe_group(group: Group, count: int | None) -> dict[bytes, Reply]:
-    """A group in XINFO STREAM FULL; times are unix milliseconds."""
-    return _group_facts(group, group.lag()) | {
-        b"pending": [
-            [
-                id_text(entry.entry_id),
-                b"" if entry.owner is None else entry.owner.name,
-                entry.delivery_time_ms,
-                entry.delivery_count,
-            ]
-            for entry in islice(group.pending(), count)
-        ],
-        b"consumers": [_describe_consumer(group, consumer, count) for consumer in group.consumers.in_order()],
-    }
+def _group_described(group: Group | GroupRow, behind: int | None, resp: int) -> bytes:
+    """The map of a group in FULL, with its first pairs; two more follow."""
+    return _map_head(len(_FULL_GROUP) + 2, resp) + _FULL_GROUP_FORM % (
+        bulk(group.name),
+        id_bulk(group.last_id),
+        encode(group.entries_read, resp),
+        encode(behind, resp),
+        group.pel_count,
+        group.released_count,
+    )
 
 
-def _group_facts(group: Group | GroupRow, behind: int | None) -> dict[bytes, Reply]:
-    """The facts that a group's description begins with."""
-    return {
-        b"name": group.name,
-        b"last-delivered-id": id_text(group.last_id),
-        b"entries-read": group.entries_read,
-        b"lag": behind,
-        b"pel-count": group.pel_count,
-        b"nacked-count": group.released_count,
-    }
-
-
-def _describe_consumer(group: Group, consumer: Consumer, count: int | None) -> dict[bytes, Reply]:
-    return _consumer_facts(consumer) | {
-        b"pending": [
-            [id_text(entry.entry_id), entry.delivery_time_ms, entry.delivery_count]
-            for entry in islice(group.pending(consumer=consumer), count)
-        ],
-    }
-
-
-def _consumer_facts(consumer: Consumer | ConsumerRow) -> dict[bytes, Reply]:
-    return {
-        b"name": consumer.name,
-        b"seen-time": consumer.seen_ms,
-        b"active-time": consumer.active_ms,
-        b"pel-count": consumer.pel_count,
-    }
+def _consumer_described(consumer: Consumer | ConsumerRow, resp: int) -> bytes:
+    """The map of a consumer in FULL, with its first pairs; one more follows."""
+    return _map_head(len(_FULL_CONSUMER) + 1, resp) + _FULL_CONSUMER_FORM % (
+        bulk(consumer.name),
+        consumer.seen_ms,
+        consumer.active_ms,
+        consumer.pel_count,
+    )
 
 
 # -- XINFO GROUPS, CONSUMERS, HELP -------------------------------------------------------------------------------------
@@ -309,12 +343,7 @@ def _list_many_groups(request: Request) -> Work:
 
 
 def _group_wire(group: Group | GroupRow, behind: int | None, resp: int) -> bytes:
-    """The map that shows a group, on the wire: a third of the time that `encode` takes, and there may be thousands."""
-    return (
-        b"%b$4\r\nname\r\n%b$9\r\nconsumers\r\n:%d\r\n$7\r\npending\r\n:%d\r\n"
-        b"$17\r\nlast-delivered-id\r\n%b$12\r\nentries-read\r\n%b$3\r\nlag\r\n%b"
-    ) % (
-        _map_head(6, resp),
+    return _map_head(len(_GROUP), resp) + _GROUP_FORM % (
         bulk(group.name),
         group.consumer_count,
         group.pel_count,
@@ -335,7 +364,11 @@ def xinfo_consumers(request: Request) -> Reply:
     group = _need_group(request, _look_up(request))
     if group.consumer_count > _MANY_ROWS or _name_bytes(0, group) > LONG_BYTES:
         return in_slices(request, _list_many_consumers)
-    return [_consumer_summary(consumer, request.now_ms) for consumer in group.consumers.in_order()]
+    now_ms, resp = request.now_ms, request.session.resp
+    consumers = group.consumers.in_order()
+    return in_pieces(
+        request, [array_head(len(consumers)), *[_consumer_wire(consumer, now_ms, resp) for consumer in consumers]]
+    )
 
 
 def _need_group(request: Request, stream: Stream) -> Group:
@@ -353,13 +386,13 @@ def _list_many_consumers(request: Request) -> Work:
     return LongReply(shown.consumers(group.group_no, request.now_ms), view.hold())
 
 
-def _consumer_summary(consumer: Consumer | ConsumerRow, now_ms: int) -> dict[bytes, Reply]:
-    return {
-        b"name": consumer.name,
-        b"pending": consumer.pel_count,
-        b"idle": max(now_ms - consumer.seen_ms, 0),
-        b"inactive": NEVER if consumer.active_ms == NEVER else max(now_ms - consumer.active_ms, 0),
-    }
+def _consumer_wire(consumer: Consumer | ConsumerRow, now_ms: int, resp: int) -> bytes:
+    return _map_head(len(_CONSUMER), resp) + _CONSUMER_FORM % (
+        bulk(consumer.name),
+        consumer.pel_count,
+        max(now_ms - consumer.seen_ms, 0),
+        NEVER if consumer.active_ms == NEVER else max(now_ms - consumer.active_ms, 0),
+    )
 
 
 declare_help(
