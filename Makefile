@@ -15,6 +15,8 @@ REDIS_SOURCE ?=
 WHEELS ?= dist
 
 BIN := .venv/bin
+# The Redis that the tests compare with, where the system has another, see .ci/install-redis.
+export PATH := $(CURDIR)/build/redis/bin:$(PATH)
 TEST_COMPILED = RIVERBED_FORM=compiled .venv-compiled/bin/python -m pytest -n auto $(PYTEST_ARGS)
 
 .PHONY: help run wheels compiled test test-sources test-compiled simulate mutants redis-tests quick lint bench bench-compiled lock clean

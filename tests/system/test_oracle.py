@@ -6,7 +6,6 @@ a line there, and nothing else is allowed to differ.
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from tests.support.raw import RawClient, parse
 from tests.support.scripts.generators import Command
 from tests.support.scripts.group_commands import IDLE_STEP_MS, GroupCommands
 from tests.support.scripts.random_commands import GROUP_COMMANDS, KEY_COMMANDS, STREAM_COMMANDS, FewKeys
-from tests.support.servers import REDIS_MISSING, RedisServer
+from tests.support.servers import RedisServer
 
 NODE_MAX_ENTRIES: Final = 4
 NEWER_FIELDS: Final = frozenset(
@@ -143,7 +142,6 @@ def masked(words: Command, reply: Any, now: int) -> Any:
 
 @pytest.fixture(scope="module")
 def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RawClient]:
-    assert shutil.which("redis-server"), REDIS_MISSING
     directory: Path = tmp_path_factory.mktemp("redis")
     options = {"stream-node-max-entries": NODE_MAX_ENTRIES, "appendonly": "no"}
     with RedisServer(directory, directory, options) as server, server.client() as client:
