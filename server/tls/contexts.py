@@ -30,6 +30,10 @@ NOT_UPDATED: Final = "Unable to update TLS configuration. Check server logs."
 MAX_FILE_BYTES: Final = 128 << 10
 MAX_AUTHORITIES_BYTES: Final = 1 << 20
 
+# SSL_OP_NO_RX_CERTIFICATE_COMPRESSION of OpenSSL 3.2, for which Python has no name.  Compressed, a hundred certificates
+# take 2 kB: what a handshake may have (`transport.py`) would be no bound for what it costs.
+_NO_COMPRESSED_CHAINS: Final = 1 << 33 if ssl.OPENSSL_VERSION_INFO >= (3, 2) else 0
+
 _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion.TLSv1_3}
 _DEMANDS: Final = {"no": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "yes": ssl.CERT_REQUIRED}
 _READ: Final = (
@@ -140,7 +144,7 @@ def _context(config: Config, protocol: int) -> ssl.SSLContext:
     """A context without a certificate of our own."""
     context = ssl.SSLContext(protocol)
     context.check_hostname = False
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | _NO_COMPRESSED_CHAINS
     words = config.tls_protocols.lower().split() or list(_VERSIONS)
     if not set(words) <= set(_VERSIONS):
         raise TlsSettingsError(f"tls-protocols: {config.tls_protocols!r} is not of TLSv1.2 and TLSv1.3")
@@ -175,7 +179,7 @@ def _show(context: ssl.SSLContext, prefix: str, cert: str, key: str, password: b
 
 def _narrow_server(context: ssl.SSLContext, config: Config) -> None:
     if not config.tls_prefer_server_ciphers:
-        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+        context.options &= ~int(ssl.OP_CIPHER_SERVER_PREFERENCE)  # not of the flags: that has no bit without a name
     if not config.tls_session_caching:
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0

@@ -26,7 +26,7 @@ from tests.support.faults.gate import Gate, child_of
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
 from tests.support.ticks import Ticks, in_loop
-from tests.support.waiting import persistence, process_ended, rewrite_ended, rewritten, until
+from tests.support.waiting import persistence, process_ended, rewrite_ended, rewritten, until, until_true
 
 LOG = "appendonlydir"
 STARTED = b"+Background append only file rewriting started\r\n"
@@ -467,8 +467,8 @@ def test_a_server_that_stops_frees_files_without_pauses(tmp_path: Path, monkeypa
         with path.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 2 * PIECE_BYTES + 1)
         ticks.server.rewriting.remove_leftovers()
+        await until_true(lambda: not path.exists())  # the name goes first
         await asyncio.wait_for(ticks.server.end_work(), 15)
-        assert not path.exists()
         ticks.close()
 
     in_loop(body())

@@ -507,7 +507,7 @@ def test_a_linked_file_is_read(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
     path = tmp_path / "riverbed.conf"
     path.write_text('include "a\\x00b"\n')
-    with pytest.raises(ConfigFileError, match=r"riverbed.conf:1: include: 'a.x00b': embedded null byte"):
+    with pytest.raises(ConfigFileError, match=r"riverbed.conf:1: include: 'a.x00b': .*embedded null"):
         Config.load([str(path)])
 
 
