@@ -359,6 +359,8 @@ class Sender:
 
     def close(self) -> None:
         self._closed = True
+        if self._search is not None:
+            self._search.close()
         for tail in (self._tail, self._base_tail):
             if tail is not None:
                 tail.close()

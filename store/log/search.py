@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from riverbed.store.disk.files import Files
@@ -41,7 +41,7 @@ class LogSearch:
 
     When `step` has returned True, `place` is the end of the last batch up to `offset`, and `skip` the number of bytes
     of commands between the two.  `place` is None when the log does not have the offset, or when no batch ends there and
-    one must (`any_byte` is False).
+    one must (`any_byte` is False).  A search that is given up is to be closed: it keeps a file open.
     """
 
     def __init__(self, log: Log, files: Files, offset: int, known_offsets: KnownOffsets, *, any_byte: bool) -> None:
@@ -73,6 +73,9 @@ class LogSearch:
                 return False
         return True
 
+    def close(self) -> None:
+        self._steps.close()
+
     def _start(self, known_offsets: KnownOffsets) -> LogPosition | None:
         """The last known place at or before the offset."""
         log, offset = self._log, self._offset
@@ -85,7 +88,7 @@ class LogSearch:
         starts += [place for place in known_offsets.places if place.file_seq in numbers]
         return max((place for place in starts if place.offset <= offset), default=None)
 
-    def _search(self, start: LogPosition | None) -> Iterator[int]:
+    def _search(self, start: LogPosition | None) -> Generator[int, None, None]:
         """Yields how many bytes were read."""
         log, offset = self._log, self._offset
         end = log.end

@@ -88,6 +88,28 @@ def test_a_replica_that_has_gone_before_its_answer_is_made_is_sent_nothing(tmp_p
     in_loop(body())
 
 
+def test_a_replica_that_goes_while_its_place_is_looked_for_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("riverbed.server.replication.sender.SEARCH_BATCHES", 1)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        replica, other = ticks.connect().session, ticks.connect()
+        for number in range(1, 30):
+            await ticks.ask(other, f"XADD s {number}-1 f v")
+        primary, log, open_files = ticks.server.replication.primary, ticks.engine.log, ticks.files.open_count
+        primary.attach(replica, log.replids.replication_id, log.end.offset - 1)
+        for _ in range(2):  # it begins, and takes its first steps
+            await asyncio.sleep(0)
+        assert ticks.files.open_count == open_files + 1
+        primary.detach(replica)
+        assert ticks.files.open_count == open_files
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("way", ["is ahead", "is silent", "has to connect again"])
 def test_nothing_more_is_done_for_a_replica_that_is_cut_off(tmp_path: Path, way: str) -> None:
     """What it has sent behind this has come already, and may be about another log."""
