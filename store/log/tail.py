@@ -27,6 +27,8 @@ from riverbed.store.position import LogPosition
 
 # A batch that is not kept while a replica takes it.
 _LONG_BATCH_BYTES: Final = 1 << 20
+# A slice of commands ends after so many batches, at 5 us each.
+_SLICE_BATCHES: Final = 100
 
 
 def number_of(file: LogFile) -> int:
@@ -98,7 +100,7 @@ class LogTail:
     def read(self, most: int) -> bytes | None:
         """At most `most` bytes of what comes next, none at the end.  Raises CorruptionError, OSError.
 
-        None after a slice of a long batch that is only looked at: the next call goes on.
+        None after a slice that has nothing, or of a long batch that is only looked at: the next call goes on.
         """
         read = self._read_bytes if self._verbatim else self._read_commands
         while True:
@@ -254,7 +256,7 @@ class LogTail:
         """A batch may be longer than `most`: the rest of it is returned by the next calls."""
         if not self._unread:
             commands = self._next_batches(most, limit) if self._long is None else self._next_slice(most, limit)
-            if not commands and self._long is not None:
+            if not commands and (self._long is not None or self._batches is not None):
                 return None
             self._unread = memoryview(commands)
         piece, self._unread = bytes(self._unread[:most]), self._unread[most:]
@@ -289,7 +291,7 @@ class LogTail:
         return commands[skip:]
 
     def _next_batches(self, most: int, limit: int) -> bytes:
-        """The commands of whole batches, until there are `most` bytes or the file ends.
+        """The commands of whole batches, until there are `most` bytes, or the slice or the file ends.
 
         A long batch comes in slices, and is only noted: a slow replica would keep it in memory.
         """
@@ -298,7 +300,7 @@ class LogTail:
         if self._batches is None:
             self._reader = self._part_reader(limit)
             self._batches = self._reader.batches()
-        while size < most:
+        for _ in range(_SLICE_BATCHES):
             batch = next(self._batches, None)
             if batch is None:
                 self._batches = None  # the file may have grown by the next time
@@ -322,6 +324,8 @@ class LogTail:
             commands = self._unskipped(without_comments(data, covered, -1 if has_comments else covered))
             parts.append(commands)
             size += len(commands)
+            if size >= most:
+                break
         return b"".join(parts)
 
 

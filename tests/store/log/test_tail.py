@@ -148,6 +148,23 @@ def test_a_feed_of_commands_reads_a_long_batch_in_slices(value: bytes) -> None:
     assert b"".join(got) == b"".join(encode_command(words) for batch in batches for words in batch if words != SETTINGS)
 
 
+def test_a_feed_of_commands_reads_many_short_batches_in_slices_also_those_that_are_not_for_it() -> None:
+    files = CountingFiles()
+    log = open_log(ROOT, files)
+    append(log, [SELECT, xadd(1)])
+    for words in [SETTINGS] * 1000 + [xadd(2)] * 1000:
+        append(log, [words])
+    tail = LogTail(log, files, LogPosition(1, 0, 0), verbatim=False)
+    tail.read(1)
+    got = []
+    while (data := tail.read(1 << 20)) != b"":
+        got.append(data or b"")
+        assert len(got[-1]) < 200 * len(encode_command(xadd(2)))
+    tail.close()
+    assert got.count(b"") > 3
+    assert b"".join(got).count(b"XADD") == 1001
+
+
 def test_nothing_of_a_damaged_long_batch_is_fed() -> None:
     files = FaultyFiles()
     log = open_log(ROOT, files)
