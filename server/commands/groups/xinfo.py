@@ -68,7 +68,6 @@ _STREAM: Final = {
     b"iids-added": _NUMBER,
     b"iids-duplicates": _NUMBER,
 }
-_ENDS: Final = {b"groups": _NUMBER, b"first-entry": _WIRE, b"last-entry": _WIRE}
 _GROUP: Final = {
     b"name": _WIRE,
     b"consumers": _NUMBER,
@@ -94,7 +93,9 @@ def _form(values: dict[bytes, bytes]) -> bytes:
 
 
 _STREAM_FORM: Final = _form(_STREAM)
-_ENDS_FORM: Final = _form(_ENDS)
+# What follows in the short answer.
+_ENDS_FORM: Final = bulk(b"groups") + _NUMBER + bulk(b"first-entry")
+_LAST_ENTRY: Final = bulk(b"last-entry")
 _GROUP_FORM: Final = _form(_GROUP)
 _FULL_GROUP_FORM: Final = _form(_FULL_GROUP)
 _CONSUMER_FORM: Final = _form(_CONSUMER)
@@ -113,7 +114,7 @@ def xinfo_stream(request: Request) -> Reply:
     stream = _look_up(request)
     words, resp = request.argv[3:], request.session.resp
     if not words:
-        return (_described(stream, len(_ENDS), resp) + _ends(stream, resp),)
+        return _describe_shortly(request, stream)
     is_counted = len(words) == 3 and words[1].upper() == b"COUNT"
     if words[0].upper() != b"FULL" or not (len(words) == 1 or is_counted):
         raise errors.subcommand_syntax(request.argv)
@@ -134,6 +135,36 @@ def xinfo_stream(request: Request) -> Reply:
     for group in groups:
         parts += _group_fully(group, _UNLIMITED if count is None else count, resp)
     return in_pieces(request, parts)
+
+
+def _describe_shortly(request: Request, stream: Stream) -> Reply:
+    first = stream.entries_within(MIN_ID, MAX_ID, 1, request.room)
+    last = None if first is None else stream.entries_within(MIN_ID, MAX_ID, 1, request.room, reverse=True)
+    if first is None or last is None:
+        return in_slices(request, _describe_long_ends)
+    ends = [entry_wire(row) for row in first + last] or [encode(None, request.session.resp)] * 2
+    return (_head_of_ends(stream, request.session.resp) + _LAST_ENTRY.join(ends),)
+
+
+def _describe_long_ends(request: Request) -> Work:
+    """The short answer, with entries too long for one turn: everything as of the view."""
+    view = yield from wait_for_view()
+    stream, resp = request.existing_stream(request.argv[2]), request.session.resp
+    return LongReply(_ends_in_pieces(_head_of_ends(stream, resp), StreamView(view, stream), resp), view.hold())
+
+
+def _head_of_ends(stream: Stream, resp: int) -> bytes:
+    """The short answer up to its first entry."""
+    return _described(stream, 3, resp) + _ENDS_FORM % stream.group_count
+
+
+def _ends_in_pieces(head: bytes, entries: StreamView, resp: int) -> Generator[bytes, None, None]:
+    for before, reverse in ((head, False), (_LAST_ENTRY, True)):
+        yield before
+        if entries.length:
+            yield from entries.pieces(MIN_ID, MAX_ID, 1, PAIR, reverse=reverse)
+        else:  # they were deleted before the view was made
+            yield encode(None, resp)
 
 
 def _look_up(request: Request) -> Stream:
@@ -288,13 +319,6 @@ def _described(stream: Stream, more: int, resp: int) -> bytes:
         idempotence.records_added,
         idempotence.duplicates,
     )
-
-
-def _ends(stream: Stream, resp: int) -> bytes:
-    """The rest of the short answer."""
-    rows = stream.rows(MIN_ID, MAX_ID, 1) + stream.rows(MIN_ID, MAX_ID, 1, reverse=True)
-    first, last = [entry_wire(row) for _, row in rows] or [encode(None, resp)] * 2
-    return _ENDS_FORM % (stream.group_count, first, last)
 
 
 def _group_described(group: Group | GroupRow, behind: int | None, resp: int) -> bytes:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from riverbed.server.commands.dispatch import client_command
+from riverbed.server.commands.slices import SlicedCommand
+from riverbed.server.protocol.replies import LongReply
+from riverbed.store.streams.view import PIECE_BYTES
+from riverbed.store.tables.view import View
+from tests.support.in_process import HandClock, Product
 from tests.support.pair import Pair
 from tests.support.raw import Node, RawClient
 from tests.support.rows import assert_same_row
@@ -151,6 +159,37 @@ def test_an_empty_stream_has_no_first_and_no_last_entry(pair: Pair) -> None:
     for client in (pair.ours, pair.theirs):
         client.ask("HELLO", 3)
     assert compare(pair)["first-entry"].kind == "_"
+
+
+def test_the_longest_entries_are_those_of_redis(pair: Pair) -> None:
+    for number in (1, 2):
+        assert pair.ask("XADD", "s", f"{number}-1", "f", b"%d" % number * (2 << 20)) == b"$3\r\n%d-1\r\n" % number
+    compare(pair)
+
+
+@pytest.mark.parametrize("resp", [2, 3])
+@pytest.mark.parametrize("is_emptied", [False, True])
+def test_long_entries_are_sent_in_pieces_as_of_the_view(tmp_path: Path, resp: int, is_emptied: bool) -> None:
+    product = Product(tmp_path, HandClock())
+    product.session.resp = resp
+    for number in (1, 2):
+        product.run("XADD", "s", f"{number}-1", "f", b"v" * (2 << 20))
+    request = product.request
+    request.argv = [b"XINFO", b"STREAM", b"s"]
+    waiting = client_command(request.argv).handler(request)
+    assert isinstance(waiting, SlicedCommand)
+    if is_emptied:
+        product.run("XDEL", "s", "1-1", "2-1")
+    product.checkpoint()
+    waiting.show(View(product.engine.tables))
+    reply = waiting.step(waiting.request)
+    assert isinstance(reply, LongReply)
+    pieces = list(reply.pieces)
+    reply.close()
+    assert max(map(len, pieces)) <= PIECE_BYTES
+    request.room, request.argv = None, [b"XINFO", b"STREAM", b"s"]
+    assert client_command(request.argv).handler(request) == (b"".join(pieces),)
+    product.close()
 
 
 def test_counters_follow_the_entries(pair: Pair) -> None:
