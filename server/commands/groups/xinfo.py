@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from riverbed.store.tables.view import View
 
 _DEFAULT_COUNT: Final = 10
-_UNLIMITED: Final = 1 << 63
+_UNLIMITED: Final = (1 << 63) - 1
 # Pending entries, and groups or consumers, in a reply that is made at once.
 _MANY_PENDING: Final = 20_000
 _MANY_ROWS: Final = 500
@@ -118,22 +118,20 @@ def xinfo_stream(request: Request) -> Reply:
     is_counted = len(words) == 3 and words[1].upper() == b"COUNT"
     if words[0].upper() != b"FULL" or not (len(words) == 1 or is_counted):
         raise errors.subcommand_syntax(request.argv)
-    count: int | None = _DEFAULT_COUNT
-    if is_counted:
-        count = parse_int(words[2])
-        if count < 0:
-            count = _DEFAULT_COUNT
-        count = count or None  # 0 is unlimited
-    if _is_long(request, stream, _UNLIMITED if count is None else count):
-        return in_slices(request, partial(_describe_fully, count))
-    entries = stream.entries_within(MIN_ID, MAX_ID, count, request.room)
+    most = parse_int(words[2]) if is_counted else _DEFAULT_COUNT
+    if most < 0:
+        most = _DEFAULT_COUNT
+    most = most or _UNLIMITED  # 0 asks for all
+    entries = None
+    if not _is_long(request, stream, most):
+        entries = stream.entries_within(MIN_ID, MAX_ID, most, request.room)
     if entries is None:
-        return in_slices(request, partial(_describe_fully, count))
+        return in_slices(request, partial(_describe_fully, most))
     groups = list(request.db.groups(stream))
     parts = [_described(stream, 2, resp), bulk(b"entries"), entries_wire(entries)]
     parts += [bulk(b"groups"), array_head(len(groups))]
     for group in groups:
-        parts += _group_fully(group, _UNLIMITED if count is None else count, resp)
+        parts += _group_fully(group, most, resp)
     return in_pieces(request, parts)
 
 
@@ -195,11 +193,12 @@ def _name_bytes(most: int, group: Group) -> int:
     return (group.consumer_count + min(group.pel_count, most)) * group.consumers.longest + len(group.name)
 
 
-def _describe_fully(count: int | None, request: Request) -> Work:
+def _describe_fully(most: int, request: Request) -> Work:
     """XINFO STREAM FULL, too long for memory: everything as of the view."""
     view = yield from wait_for_view()
-    shown = _ShownGroups(view, request.existing_stream(request.argv[2]), request.session.resp)
-    return LongReply(shown.stream_fully(_UNLIMITED if count is None else count), view.hold())
+    stream, resp = request.existing_stream(request.argv[2]), request.session.resp
+    shown = _ShownGroups(view, stream, resp)
+    return LongReply(shown.stream_fully(_described(stream, 2, resp), StreamView(view, stream), most), view.hold())
 
 
 class _ShownGroups:
@@ -210,8 +209,6 @@ class _ShownGroups:
 
     def __init__(self, view: View, stream: Stream, resp: int) -> None:
         self._groups = GroupsView(view, stream)
-        self._entries = StreamView(view, stream)
-        self._head = _described(stream, 2, resp)
         self._counters = stream.row()
         self._resp = resp
 
@@ -232,12 +229,12 @@ class _ShownGroups:
     def _lag(self, row: GroupRow) -> int | None:
         return lag(self._counters, row.last_id, row.entries_read)
 
-    def stream_fully(self, most: int) -> Generator[bytes, None, None]:
+    def stream_fully(self, head: bytes, entries: StreamView, most: int) -> Generator[bytes, None, None]:
         """XINFO STREAM FULL, with up to `most` entries, and pending entries of each group and of each consumer."""
         groups = yield from in_turns(self._groups.groups())
-        count = min(self._entries.length, most)
-        yield self._head + bulk(b"entries") + array_head(count)
-        yield from self._entries.pieces(MIN_ID, MAX_ID, count, PAIR)
+        count = min(entries.length, most)
+        yield head + bulk(b"entries") + array_head(count)
+        yield from entries.pieces(MIN_ID, MAX_ID, count, PAIR)
         yield bulk(b"groups") + array_head(groups.count)
         yield from bounded_pieces(self._groups_fully(groups, most), _PIECE_ROWS)
 
