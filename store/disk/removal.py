@@ -27,6 +27,8 @@ from riverbed.store.disk.locks.leases import Others, other_users
 # Freeing a piece takes some 3 ms; with the pause that is about a gigabyte a second.
 PIECE_BYTES: Final = 16 << 20
 PAUSE_S: Final = 0.01
+# Each file that another process makes in a tree meanwhile costs one.
+_TRIES: Final = 10
 
 # Called with the seconds to wait; -> whether other work need not be spared any more: the rest is freed at once then.
 Wait = Callable[[float], bool | None]
@@ -38,13 +40,19 @@ def remove_file(path: Path, wait: Wait = time.sleep) -> None:
 
 
 def remove_tree(path: Path, wait: Wait = time.sleep) -> None:
-    """Delete a directory and all that is in it, following no links; what cannot be deleted stays."""
-    with contextlib.suppress(OSError):
-        for _, _, names, directory in os.fwalk(path):
-            for name in names:
-                with contextlib.suppress(OSError):
-                    _remove(name, directory, wait)
-    shutil.rmtree(path, ignore_errors=True)
+    """Delete a directory and all that is in it, following no links; what cannot be deleted stays.
+
+    So does nothing that a process which has worked in it, and is about to end, makes there meanwhile.
+    """
+    for _ in range(_TRIES):
+        with contextlib.suppress(OSError):
+            for _, _, names, directory in os.fwalk(path):
+                for name in names:
+                    with contextlib.suppress(OSError):
+                        _remove(name, directory, wait)
+        shutil.rmtree(path, ignore_errors=True)
+        if not os.path.lexists(path):
+            break
 
 
 def close_file(fd: int) -> None:

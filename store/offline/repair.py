@@ -34,6 +34,7 @@ from riverbed.store.disk.files import Files, OsFiles
 from riverbed.store.disk.locks.lock import lock_directory
 from riverbed.store.disk.ownership import give
 from riverbed.store.disk.real_files import require_directory, require_only
+from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import CorruptionError, StoreError
 from riverbed.store.layout import REPAIR_DIRECTORY, REPAIR_NAMES, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
@@ -162,7 +163,9 @@ class Repair:
     def _clear(self) -> None:
         """Clean up after a killed repair, and after a killed compaction as every start does."""
         if self._files.exists(self._work):
-            shutil.rmtree(self._work)
+            remove_tree(self._work)  # in which the process of a server that was killed may be about to end
+            if self._files.exists(self._work):
+                shutil.rmtree(self._work)  # raises the reason
             self._files.sync_directory(self._directory)
         # a manifest that cannot be read; the check finds it as well
         with contextlib.suppress(*((CorruptionError,) if self._load_truncated else ())):

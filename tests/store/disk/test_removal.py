@@ -164,6 +164,24 @@ def test_a_tree_is_deleted_with_its_large_files_in_pieces(tmp_path: Path, sizes:
     assert sizes == [PIECE_BYTES + 1, 1] * 2
 
 
+def test_what_another_process_makes_in_a_tree_meanwhile_is_deleted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, names = os.rmdir, iter(("first", "second"))
+
+    def rmdir(path: str, *, dir_fd: int | None = None) -> None:
+        for name in names:
+            (tmp_path / "a" / "b" / name).touch()
+            break
+        remove(path, dir_fd=dir_fd)
+
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    remove_tree(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    assert next(names, None) is None
+
+
 def test_a_missing_tree_is_no_error(tmp_path: Path) -> None:
     remove_tree(tmp_path / "missing")
 

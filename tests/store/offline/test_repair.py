@@ -340,6 +340,24 @@ def test_space_is_asked_for_before_anything_is_changed(sound: Path, monkeypatch:
 # -- kills -------------------------------------------------------------------------------------------------------------
 
 
+def test_what_the_process_of_a_killed_server_still_makes_in_its_place_is_not_in_the_way(
+    sound: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, names = os.rmdir, iter(("lock.mdb",))
+
+    def rmdir(path: str, *, dir_fd: int | None = None) -> None:
+        for name in names:
+            (sound / "repair" / "state" / name).touch()
+        remove(path, dir_fd=dir_fd)
+
+    damage(sound, do.stream(length=3))
+    (sound / "repair" / "state").mkdir(parents=True)
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    mend(sound)
+    assert next(names, None) is None
+    assert is_sound(sound)
+
+
 def test_a_repair_that_is_killed_anywhere_is_ended_by_the_next_one(sound: Path, reaper: Reaper) -> None:
     """Tail and tables at once.  Whenever it is stopped, a server would start on what is there, or it is as it was."""
     before = contents(sound)
