@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import lmdb
@@ -28,6 +29,7 @@ import lmdb
 from riverbed.store.errors import TABLE_DAMAGE, CorruptionError, StoreError
 
 HELLO: Final = "riverbed"
+_ALIVE: Final = b"{}\n"
 _ALIVE_S: Final = 5.0
 _REPORT_S: Final = 0.2
 # Enough to delete what is half made; what is left then is cleared away by the server, or its next start.
@@ -51,6 +53,15 @@ class Server:
             threading.Thread(target=run, name=run.__name__, daemon=True).start()
 
     # -- for the work --------------------------------------------------------------------------------------------------
+
+    def work_in(self, directory: Path) -> None:
+        """Make it the working directory: relative paths make nothing again there once the next server has deleted it.
+
+        Raises Ended, OSError.
+        """
+        os.chdir(directory)
+        if not self._write(_ALIVE):  # else it may be the next server's
+            raise Ended
 
     def say(self, **answer: object) -> None:
         """Answer, or report progress.  Raises Ended, also when the server is not there to read it."""
@@ -88,7 +99,7 @@ class Server:
     def _show_life(self) -> None:
         while True:
             time.sleep(_ALIVE_S)
-            self._write(b"{}\n")
+            self._write(_ALIVE)
 
     def _write(self, line: bytes) -> bool:
         """-> whether the server is there to read it."""

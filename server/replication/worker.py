@@ -10,7 +10,7 @@
                                             <-  {"closed": true}
 
 It reads only what was in each file when the order came, and what the server has received whole.  It also verifies the
-base.
+base.  It works in DIRECTORY, by relative paths, see `Server.work_in`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ def work(server: Server) -> None:
     map_bytes, quota_bytes, node_entries, node_bytes = map(int, numbers)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
+    server.work_in(Path(directory))
     try:
-        tables = Tables(Path(directory), map_bytes)
+        tables = Tables(Path(), map_bytes)
         try:
             txn = WriteTxn(tables)
             txn.configure_nodes(node_entries, node_bytes)

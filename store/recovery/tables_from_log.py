@@ -109,7 +109,7 @@ class TablesFromLog:
                 unpurged = 0
                 purge(self.txn, lambda: False)
                 if self._files.free_bytes(self.directory) < _MIN_FREE_BYTES:
-                    raise StoreError(f"the disk of {self.directory} is nearly full")
+                    raise StoreError(f"the disk of {self.directory.absolute()} is nearly full")
 
     def commit(self, position: LogPosition) -> None:
         """Commit the tables at `position`, durably and without dead rows."""

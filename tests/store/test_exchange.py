@@ -52,10 +52,12 @@ class Noting(OsFiles):
 
 def remade(store: Store, end: LogPosition | None = None, **sizes: int) -> Path:
     """-> tables that the store's log has made, up to `end`."""
-    remaking = Remaking(store.directory, MAP_BYTES, sizes.get("entries", 100), sizes.get("size", 4096), 0, 1)
+    made = store.directory / REPAIR_DIRECTORY
+    made.mkdir()
+    remaking = Remaking(store.directory, made, MAP_BYTES, sizes.get("entries", 100), sizes.get("size", 4096), 0, 1)
     remaking.replay(end or store.engine.log.end, NO_REPORTS)
     remaking.check(NO_REPORTS)
-    return store.directory / REPAIR_DIRECTORY / STATE_DIRECTORY
+    return made / STATE_DIRECTORY
 
 
 def filled(tmp_path: Path, **options: Any) -> Store:
@@ -173,7 +175,9 @@ def test_new_tables_are_durable_when_the_process_says_so(tmp_path: Path, monkeyp
         return opened[-1]
 
     monkeypatch.setattr(environment, "open_environment", open_noted)
-    Remaking(store.directory, MAP_BYTES, 100, 4096, 0, 1).replay(store.engine.log.end, NO_REPORTS)
+    made = store.directory / REPAIR_DIRECTORY
+    made.mkdir()
+    Remaking(store.directory, made, MAP_BYTES, 100, 4096, 0, 1).replay(store.engine.log.end, NO_REPORTS)
     assert opened and opened[-1].is_synced
     monkeypatch.undo()
     store.kill()
@@ -182,7 +186,7 @@ def test_new_tables_are_durable_when_the_process_says_so(tmp_path: Path, monkeyp
 def test_new_tables_that_are_broken_are_found_by_the_process(tmp_path: Path) -> None:
     store = filled(tmp_path)
     made = remade(store)
-    remaking = Remaking(store.directory, MAP_BYTES, 100, 4096, 0, 1)
+    remaking = Remaking(store.directory, made.parent, MAP_BYTES, 100, 4096, 0, 1)
     path = made / "data.mdb"
     data = path.read_bytes()
     assert b"$1\r\nv" in data

@@ -4,6 +4,7 @@
         DIRECTORY MAP-BYTES NODE-ENTRIES NODE-BYTES LEAVE-BYTES STREAM-NO
 
     server                                      this process
+    makes repair/
     {"replay": [file, byte, offset]}        ->  executes DIRECTORY's log up to there, which is on the disk, into repair/
                                             <-  {"step": s, "done": b, "total": b}     a few times a second: bytes
                                             <-  {"at": [file, byte, offset]}           on the disk
@@ -13,7 +14,8 @@
     ... "replay" again, as often as the server likes, then the end of the input
 
 The streams are numbered from STREAM-NO on.  Every batch of the log is compared with its checksum.  The server deletes
-what is in repair/ when this has failed.
+repair/ when this has failed.  The process works there, by relative paths, see `Server.work_in`: one that outlives its
+server does nothing in the place of the next one.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from riverbed.store.check.findings import Contents, Violation
 from riverbed.store.check.state import check_state
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import CorruptionError, ReplayError, StoreError
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, REPAIR_DIRECTORY
+from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.log import manifest as manifests
 from riverbed.store.log.reader import LogReader, list_parts, parts_up_to
 from riverbed.store.position import LogPosition
@@ -46,13 +48,20 @@ _NICENESS: Final = 5
 
 
 class Remaking:
-    """The tables in DIRECTORY/repair, made of the log in DIRECTORY."""
+    """The tables in `made`, made of the log in `directory`."""
 
     def __init__(
-        self, directory: Path, map_bytes: int, node_entries: int, node_bytes: int, leave_bytes: int, stream_no: int
+        self,
+        directory: Path,
+        made: Path,
+        map_bytes: int,
+        node_entries: int,
+        node_bytes: int,
+        leave_bytes: int,
+        stream_no: int,
     ) -> None:
         self._home = directory / LOG_DIRECTORY
-        self._made = directory / REPAIR_DIRECTORY
+        self._made = made
         self._map_bytes = map_bytes
         self._node_size = node_entries, node_bytes
         self._leave_bytes = leave_bytes
@@ -66,8 +75,7 @@ class Remaking:
         if manifest is None:
             raise StoreError("there is no log yet, as nothing was written")
         parts = parts_up_to(list_parts(self._home, manifest, files), end)
-        if not files.exists(self._made):
-            files.make_directory(self._made)
+        if not files.exists(self._made / STATE_DIRECTORY):
             self._require_space(sum(part.size for part in parts))
         with TablesFromLog(self._made, Replayer().execute, files, map_bytes=self._map_bytes) as made:
             txn = made.txn
@@ -98,7 +106,8 @@ def work(server: Server) -> None:
     directory, *numbers = sys.argv[1:]
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    remaking = Remaking(Path(directory), *map(int, numbers))
+    server.work_in(Path(directory, REPAIR_DIRECTORY))
+    remaking = Remaking(Path(directory), Path(), *map(int, numbers))
     reports = Reports(server)
     try:
         while True:

@@ -30,7 +30,7 @@ from riverbed.server.background.worker import Worker, WorkerError
 from riverbed.server.background.worker_modules import REPAIR
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.replies import Block
-from riverbed.store.disk.real_files import require_only
+from riverbed.store.disk.real_files import make_directory, require_only
 from riverbed.store.disk.removal import remove_tree
 from riverbed.store.errors import LogWriteError, StateLostError, StoreError
 from riverbed.store.layout import DAMAGED_TABLES, REPAIR_DIRECTORY, REPAIR_NAMES, STATE_DIRECTORY
@@ -185,7 +185,7 @@ class Repairs:
         """Make the tables again; -> the place in the log that they cover.  Raises what `_EXPECTED` lists."""
         engine = self._engine
         tables, txn = engine.tables, engine.txn
-        await self._clear()
+        await self._make_directory()
         arguments = [engine.directory, engine.options.map_bytes, txn.node_max_entries, txn.node_max_bytes]
         arguments += [engine.space.reserve_bytes, txn.next_stream_no + NUMBERS_APART]
         try:
@@ -224,7 +224,7 @@ class Repairs:
                 have_readers_gone = True
         raise RepairError("more was written than could be executed; try again with fewer writes")
 
-    async def _clear(self) -> None:
+    async def _make_directory(self) -> None:
         if self._removal is not None:
             await asyncio.wait([self._removal])
         require_only(self._directory, REPAIR_NAMES)
@@ -232,6 +232,7 @@ class Repairs:
             await self._remove()
         if self._engine.files.exists(self._directory):
             raise RepairError(f"{self._directory} cannot be deleted")
+        make_directory(self._directory)
 
     def _remove(self) -> asyncio.Task[None]:
         return self._tasks.in_thread(
