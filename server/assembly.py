@@ -234,6 +234,7 @@ class Server:
         self.replication.start()
         self.rewriting.remove_leftovers()
         self.repairs.remove_leftovers()
+        self.snapshots.start()
         self.scrub.start()
 
     async def finish(self) -> int:

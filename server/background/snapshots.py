@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("riverbed")
 
 UNDER_WAY: Final = "ERR a snapshot is under way already"
+# From the start on; a process that outlives its server ends within a second.
+CLEAR_S: Final = 3.0
 # The errors that a snapshot may end with; any other is a defect.
 _EXPECTED: Final = (WorkerError, DamagedRowError, LogWriteError, StateLostError, lmdb.Error, OSError)
 BAD_NAME: Final = "ERR a snapshot's name has letters, digits and ._+- and begins with one of the first two"
@@ -63,6 +65,7 @@ class Snapshots:
         self._checkpoints = checkpoints
         self._failures = failures
         self._running: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
         self._config = core.config
         if self._config.snapshot_columns and find_spec("pyarrow") is None:
             log.warning("snapshots will have no columns: pyarrow is not installed: pip install 'riverbed[sql]'")
@@ -115,8 +118,21 @@ class Snapshots:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
+    def start(self) -> None:
+        """Delete what a killed server has left, once its process, which may be deleting it, has ended."""
+
+        def clear() -> None:
+            with contextlib.suppress(OSError):  # there is no folder, or it leads elsewhere
+                require_directory(self._folder)
+                if any(name.startswith(WORKING_PREFIX) for name in os.listdir(self._folder)):
+                    self._tasks.start("clearing away snapshots", self._clear_leftovers(), expected=_EXPECTED)
+
+        self._timer = asyncio.get_running_loop().call_later(CLEAR_S, clear)
+
     async def stop(self) -> None:
         """Stop what is under way, which leaves nothing behind, because the server stops."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._running:
             task.cancel()
         if self._running:

@@ -7,7 +7,7 @@
 
 The copy is the snapshot: everything in the manifest is read from the copy and not from the live tables, so nothing that
 is written meanwhile can make the two differ.  A kill leaves a directory with a temporary name, which the next snapshot
-in the same place deletes; a lock on it shows whether a process still works there.
+in the same place deletes, or the next start; a lock on it shows whether a process still works there.
 
 While LMDB makes the copy, it cannot use freed pages again: state/data.mdb may grow meanwhile.
 

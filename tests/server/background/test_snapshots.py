@@ -228,6 +228,14 @@ def test_what_a_killed_one_left_is_cleared_away(riverbed: RiverbedServer) -> Non
     assert [path.name for path in folder(riverbed).iterdir()] == [made["name"]]
 
 
+def test_a_start_clears_away_what_a_killed_server_left(riverbed: RiverbedServer) -> None:
+    left = folder(riverbed) / ".temp-snapshot-1"
+    left.mkdir(parents=True)
+    (left / "data.mdb").write_bytes(b"x")
+    riverbed.restart()
+    until(lambda: not left.exists(), "the end of what was left")
+
+
 def test_a_server_that_stops_ends_its_snapshot(gate: Gate, riverbed: RiverbedServer) -> None:
     fill(riverbed)
     with riverbed.client() as client:
