@@ -282,6 +282,32 @@ def test_no_order_of_a_server_that_has_gone_is_followed(child: Callable[[str], N
     assert not (tmp_path / "work").exists()
 
 
+def test_a_directory_that_the_next_server_may_have_made_is_not_worked_in(
+    child: Callable[[str], None], tmp_path: Path
+) -> None:
+    child(f"""
+        from pathlib import Path
+        from riverbed.server.background.child import work_for_server
+
+        def work(server):
+            server.listen()
+            server.work_in(Path({str(tmp_path)!r}))
+            open("work", "x")
+
+        work_for_server("child_of_a_test", work)
+    """)
+    command = [sys.executable, "-m", "child_of_a_test"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == b'{"riverbed": "child_of_a_test"}\n'
+        process.stdout.close()
+        process.stdin.write(b"{}\n")
+        process.stdin.flush()
+        process.wait(60)
+    assert process.returncode == 1
+    assert not (tmp_path / "work").exists()
+
+
 def test_one_that_is_killed_while_it_is_started_is_never_waited_for(child: Callable[[str], None]) -> None:
     child("import time; time.sleep(3600)")
 
