@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from riverbed.store.disk.locks.leases import Others, other_users
+from riverbed.store.disk.real_files import is_there
 
 # Freeing a piece takes some 3 ms; with the pause that is about a gigabyte a second.
 PIECE_BYTES: Final = 16 << 20
@@ -51,8 +52,9 @@ def remove_tree(path: Path, wait: Wait = time.sleep) -> None:
                     with contextlib.suppress(OSError):
                         _remove(name, directory, wait)
         shutil.rmtree(path, ignore_errors=True)
-        if not os.path.lexists(path):
-            break
+        with contextlib.suppress(OSError):
+            if not is_there(path):
+                break
 
 
 def close_file(fd: int) -> None:
