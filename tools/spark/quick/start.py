@@ -8,6 +8,7 @@ archive would crash it: an archive is whole and on disk before it gets its name.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from riverbed.tools.spark.reading.options import CACHE_BYTES
 TRAINING: Final = "riverbed.tools.spark.quick.training"
 _NAME: Final = "spark.jsa"
 _MOST_S: Final = 600.0
+# These believe that the class path has changed, as Spark's names a jar twice.  Tried: 17 and 25 take one, 21 does not.
+_TAKE_NONE: Final = range(18, 24)
 # Java compiles what it has run so many times; ten times as often as usual before it does saves a fifth of what it
 # compiles in a first query, and what a long query runs is compiled all the same.
 _THRESHOLDS: Final = "-XX:CompileThresholdScaling=10"
@@ -53,7 +56,7 @@ def start_quickly(cache_directory: str | Path | None = None, *, cache_bytes: int
 
 def use_archive_there() -> None:
     """The same, if there is an archive in the default cache."""
-    with suppress(OSError, SourceError):
+    with suppress(OSError, subprocess.SubprocessError, SourceError):
         folder = Cache(None, CACHE_BYTES).find(_identity())
         if folder is not None:
             _use(folder)
@@ -79,13 +82,24 @@ def java_program() -> str | None:
 
 
 def _identity() -> str:
-    """Of Java and of Spark's jars.  Raises OSError."""
+    """Of Java and of Spark's jars.  Raises OSError, SubprocessError: this Java takes no archive, or does not run."""
     java = java_program()
     if java is None:
         raise FileNotFoundError("there is no java on the PATH")
+    major = _major_version(java)
+    if major in _TAKE_NONE:
+        raise OSError(f"Java {major} takes none that Spark's class path fits, as 17 does, and 25")
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars")
     places = [Path(java).resolve(strict=True), jars.resolve(strict=True)]
     return f"archive of classes {[(str(place), place.stat().st_mtime_ns) for place in places]}"
+
+
+def _major_version(java: str) -> int | None:
+    """None where it says none.  Raises OSError, SubprocessError."""
+    words = [java, "-version"]
+    said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_MOST_S, check=False)
+    found = re.search(r'version "(\d{1,9})', said.stderr)
+    return None if found is None else int(found[1])
 
 
 def _make(folder: Path) -> None:

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.tools.spark.quick.start import start_quickly, use_archive_there
+from riverbed.tools.spark.quick.start import (
+    _TAKE_NONE,
+    _major_version,
+    java_program,
+    start_quickly,
+    use_archive_there,
+)
 from riverbed.tools.spark.reading.cache import Cache
 from riverbed.tools.spark.reading.options import CACHE_BYTES
 from tests.support.quick_spark import cache_of_run
@@ -49,11 +55,15 @@ def test_java_takes_the_classes_of_spark_from_an_archive_that_is_made_once(
     cache = cache_of_run(tmp_path_factory)  # other tests use it
     assert not cache.exists() and '"' in cache.name
     made = []
+    java = _major_version(str(java_program()))
     for number in range(2):
         log = tmp_path / f"classes-{number}"
         words = [sys.executable, "-W", "error::UserWarning", "-c", _PROGRAM, str(cache), str(log)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
 
+        if java in _TAKE_NONE:
+            assert f"without an archive of its classes: Java {java} takes none" in done.stderr
+            return
         assert done.returncode == 0, done.stderr
         classes = [line for line in log.read_text().splitlines() if " org.apache.spark." in line]
         loaded = [line for line in classes if "Lambda" not in line]  # Java makes classes of its own for most of these
@@ -63,7 +73,8 @@ def test_java_takes_the_classes_of_spark_from_an_archive_that_is_made_once(
     assert [path for path in cache.iterdir() if path.name.startswith(".riverbed-")] == []
 
 
-def test_what_was_to_be_given_to_java_is_still_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_to_be_given_to_java_is_still_given_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "java", "exit 0")))
     monkeypatch.setattr("riverbed.tools.spark.quick.start._make", lambda folder: (folder / "spark.jsa").touch())
 
     start_quickly()
@@ -106,6 +117,18 @@ def test_without_java_one_warning_says_so(monkeypatch: pytest.MonkeyPatch, tmp_p
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         use_archive_there()
+
+
+def test_a_java_that_would_take_no_archive_makes_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = _java(tmp_path / "java", """echo 'openjdk version "21.0.13" 2026-10-20' >&2""")
+    monkeypatch.setenv("JAVA_HOME", str(java))
+
+    with pytest.warns(UserWarning, match="without an archive of its classes: Java 21 takes none"):
+        start_quickly(tmp_path / "cache")
+    use_archive_there()
+
+    assert os.environ[_OPTIONS] == "-Dmine=1"
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_a_java_that_makes_no_archive_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
