@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Final
 from riverbed.server import errors
 from riverbed.server.commands.arguments import parse_int
 from riverbed.server.commands.groups.groups import no_group_of_key
+from riverbed.server.commands.groups.xinfo_maps import (
+    consumer_map,
+    full_consumer_map,
+    full_group_map,
+    group_map,
+    stream_map,
+)
 from riverbed.server.commands.slices import bounded_pieces, in_pieces, in_slices, in_turns, wait_for_view
 from riverbed.server.commands.streams.entries import PAIR, entries_wire, entry_wire
 from riverbed.server.commands.table import Flag, command, container, declare_help
@@ -17,11 +24,9 @@ from riverbed.server.protocol.replies import LONG_BYTES, LongReply
 from riverbed.store.errors import DamagedRowError
 from riverbed.store.format.pending import UNOWNED
 from riverbed.store.format.resp import array_head, bulk, id_bulk
-from riverbed.store.groups.known_consumers import NEVER, Consumer
 from riverbed.store.groups.lag import lag
 from riverbed.store.groups.view import GroupsView, Names
 from riverbed.store.ids import MAX_ID, MIN_ID, unpack_id
-from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.streams.view import PIECE_BYTES, StreamView
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.request import Request
     from riverbed.server.commands.slices import Work
     from riverbed.server.protocol.replies import Reply
-    from riverbed.store.format.groups import ConsumerRow, GroupRow
+    from riverbed.store.format.groups import GroupRow
     from riverbed.store.format.pending import Run
     from riverbed.store.groups.group import Group
     from riverbed.store.streams.stream import Stream
@@ -47,59 +52,9 @@ _MANY_IN_MEMORY: Final = 4000
 _PIECE_ROWS: Final = 250
 # An entry in a list of pending ones, besides its owner.
 _ENTRY_BYTES: Final = 100
-
-
-# What the answers have, in order: numbers, and what is put on the wire before.  To fill in a form takes a third of the
-# time that `encode` takes for a map, and there may be thousands.
-_NUMBER: Final = b":%d\r\n"
-_WIRE: Final = b"%b"
-_STREAM: Final = {
-    b"length": _NUMBER,
-    b"radix-tree-keys": _NUMBER,
-    b"radix-tree-nodes": _NUMBER,
-    b"last-generated-id": _WIRE,
-    b"max-deleted-entry-id": _WIRE,
-    b"entries-added": _NUMBER,
-    b"recorded-first-entry-id": _WIRE,
-    b"idmp-duration": _NUMBER,
-    b"idmp-maxsize": _NUMBER,
-    b"pids-tracked": _NUMBER,
-    b"iids-tracked": _NUMBER,
-    b"iids-added": _NUMBER,
-    b"iids-duplicates": _NUMBER,
-}
-_GROUP: Final = {
-    b"name": _WIRE,
-    b"consumers": _NUMBER,
-    b"pending": _NUMBER,
-    b"last-delivered-id": _WIRE,
-    b"entries-read": _WIRE,
-    b"lag": _WIRE,
-}
-_FULL_GROUP: Final = {
-    b"name": _WIRE,
-    b"last-delivered-id": _WIRE,
-    b"entries-read": _WIRE,
-    b"lag": _WIRE,
-    b"pel-count": _NUMBER,
-    b"nacked-count": _NUMBER,
-}
-_CONSUMER: Final = {b"name": _WIRE, b"pending": _NUMBER, b"idle": _NUMBER, b"inactive": _NUMBER}
-_FULL_CONSUMER: Final = {b"name": _WIRE, b"seen-time": _NUMBER, b"active-time": _NUMBER, b"pel-count": _NUMBER}
-
-
-def _form(values: dict[bytes, bytes]) -> bytes:
-    return b"".join([bulk(name) + value for name, value in values.items()])
-
-
-_STREAM_FORM: Final = _form(_STREAM)
-# What follows in the short answer.
-_ENDS_FORM: Final = bulk(b"groups") + _NUMBER + bulk(b"first-entry")
+# What follows in the short answer of XINFO STREAM.
+_ENDS: Final = bulk(b"groups") + b":%d\r\n" + bulk(b"first-entry")
 _LAST_ENTRY: Final = bulk(b"last-entry")
-_GROUP_FORM: Final = _form(_GROUP)
-_FULL_GROUP_FORM: Final = _form(_FULL_GROUP)
-_CONSUMER_FORM: Final = _form(_CONSUMER)
-_FULL_CONSUMER_FORM: Final = _form(_FULL_CONSUMER)
 
 
 container("XINFO", group="stream", since="5.0.0", summary="Container of the commands that look at streams.")
@@ -128,7 +83,7 @@ def xinfo_stream(request: Request) -> Reply:
     if entries is None:
         return in_slices(request, partial(_describe_fully, most))
     groups = list(request.db.groups(stream))
-    parts = [_described(stream, 2, resp), bulk(b"entries"), entries_wire(entries)]
+    parts = [stream_map(stream, resp, more=2), bulk(b"entries"), entries_wire(entries)]
     parts += [bulk(b"groups"), array_head(len(groups))]
     for group in groups:
         parts += _group_fully(group, most, resp)
@@ -153,7 +108,7 @@ def _describe_long_ends(request: Request) -> Work:
 
 def _head_of_ends(stream: Stream, resp: int) -> bytes:
     """The short answer up to its first entry."""
-    return _described(stream, 3, resp) + _ENDS_FORM % stream.group_count
+    return stream_map(stream, resp, more=3) + _ENDS % stream.group_count
 
 
 def _ends_in_pieces(head: bytes, entries: StreamView, resp: int) -> Generator[bytes, None, None]:
@@ -198,7 +153,7 @@ def _describe_fully(most: int, request: Request) -> Work:
     view = yield from wait_for_view()
     stream, resp = request.existing_stream(request.argv[2]), request.session.resp
     shown = _ShownGroups(view, stream, resp)
-    return LongReply(shown.stream_fully(_described(stream, 2, resp), StreamView(view, stream), most), view.hold())
+    return LongReply(shown.stream_fully(stream_map(stream, resp, more=2), StreamView(view, stream), most), view.hold())
 
 
 class _ShownGroups:
@@ -217,14 +172,14 @@ class _ShownGroups:
         names = yield from in_turns(self._groups.groups())
         rows = (self._groups.group(group_no) for _, group_no in names.taken())
         yield array_head(names.count)
-        yield from bounded_pieces((_group_wire(row, self._lag(row), self._resp) for row in rows), _PIECE_ROWS)
+        yield from bounded_pieces((group_map(row, self._lag(row), self._resp) for row in rows), _PIECE_ROWS)
 
     def consumers(self, group_no: int, now_ms: int) -> Generator[bytes, None, None]:
         """XINFO CONSUMERS."""
         names = yield from in_turns(self._groups.consumers(group_no))
         yield array_head(names.count)
         rows = (self._groups.consumer(group_no, consumer_no) for _, consumer_no in names.taken())
-        yield from bounded_pieces((_consumer_wire(row, now_ms, self._resp) for row in rows), _PIECE_ROWS)
+        yield from bounded_pieces((consumer_map(row, now_ms, self._resp) for row in rows), _PIECE_ROWS)
 
     def _lag(self, row: GroupRow) -> int | None:
         return lag(self._counters, row.last_id, row.entries_read)
@@ -243,13 +198,13 @@ class _ShownGroups:
         for _, group_no in groups.taken():
             consumers = yield from in_turns(self._groups.consumers(group_no))
             row = self._groups.group(group_no)
-            yield _group_described(row, self._lag(row), self._resp)
+            yield full_group_map(row, self._lag(row), self._resp)
             runs = self._groups.pending_runs(group_no, None, consumers.owners)
             yield from _pending(runs, min(row.pel_count, most), partial(self._owner, group_no))
             yield bulk(b"consumers") + array_head(consumers.count)
             for _, consumer_no in consumers.taken():
                 consumer = self._groups.consumer(group_no, consumer_no)
-                yield _consumer_described(consumer, self._resp)
+                yield full_consumer_map(consumer, self._resp)
                 runs = self._groups.pending_runs(group_no, consumer_no, consumers.owners)
                 yield from _pending(runs, min(consumer.pel_count, most))
 
@@ -259,12 +214,12 @@ class _ShownGroups:
 
 def _group_fully(group: Group, most: int, resp: int) -> Iterator[bytes]:
     """A group in XINFO STREAM FULL, in parts; times are unix milliseconds."""
-    yield _group_described(group, group.lag(), resp)
+    yield full_group_map(group, group.lag(), resp)
     consumers = group.consumers.in_order()
     yield from _pending(group.runs(), min(group.pel_count, most), lambda number: group.consumers.numbered(number).name)
     yield bulk(b"consumers") + array_head(len(consumers))
     for consumer in consumers:
-        yield _consumer_described(consumer, resp)
+        yield full_consumer_map(consumer, resp)
         yield from _pending(group.runs(consumer), min(consumer.pel_count, most))
 
 
@@ -292,54 +247,6 @@ def _pending(runs: Iterator[Run], count: int, owner: Callable[[int], bytes] | No
     raise DamagedRowError("the list of pending entries")
 
 
-def _map_head(count: int, resp: int) -> bytes:
-    return b"%%%d\r\n" % count if resp == 3 else array_head(2 * count)
-
-
-def _described(stream: Stream, more: int, resp: int) -> bytes:
-    """The map of a stream, with its first pairs; so many `more` follow."""
-    idempotence = Idempotence(stream)
-    producers, records = idempotence.tracked()
-    return _map_head(len(_STREAM) + more, resp) + _STREAM_FORM % (
-        stream.length,
-        stream.node_total,
-        # there is no tree here; one more than the nodes is what a flat one would have
-        stream.node_total + 1,
-        id_bulk(stream.last_id),
-        id_bulk(stream.max_deleted_id),
-        stream.entries_added,
-        id_bulk(stream.first_id),
-        idempotence.duration_s,
-        idempotence.max_records,
-        producers,
-        records,
-        idempotence.records_added,
-        idempotence.duplicates,
-    )
-
-
-def _group_described(group: Group | GroupRow, behind: int | None, resp: int) -> bytes:
-    """The map of a group in FULL, with its first pairs; two more follow."""
-    return _map_head(len(_FULL_GROUP) + 2, resp) + _FULL_GROUP_FORM % (
-        bulk(group.name),
-        id_bulk(group.last_id),
-        encode(group.entries_read, resp),
-        encode(behind, resp),
-        group.pel_count,
-        group.released_count,
-    )
-
-
-def _consumer_described(consumer: Consumer | ConsumerRow, resp: int) -> bytes:
-    """The map of a consumer in FULL, with its first pairs; one more follows."""
-    return _map_head(len(_FULL_CONSUMER) + 1, resp) + _FULL_CONSUMER_FORM % (
-        bulk(consumer.name),
-        consumer.seen_ms,
-        consumer.active_ms,
-        consumer.pel_count,
-    )
-
-
 # -- XINFO GROUPS, CONSUMERS, HELP -------------------------------------------------------------------------------------
 
 
@@ -354,24 +261,13 @@ def xinfo_groups(request: Request) -> Reply:
     if sum([len(group.name) for group in groups]) > LONG_BYTES:
         return in_slices(request, _list_many_groups)
     resp = request.session.resp
-    return in_pieces(request, [array_head(len(groups)), *[_group_wire(group, group.lag(), resp) for group in groups]])
+    return in_pieces(request, [array_head(len(groups)), *[group_map(group, group.lag(), resp) for group in groups]])
 
 
 def _list_many_groups(request: Request) -> Work:
     view = yield from wait_for_view()
     shown = _ShownGroups(view, request.existing_stream(request.argv[2]), request.session.resp)
     return LongReply(shown.groups(), view.hold())
-
-
-def _group_wire(group: Group | GroupRow, behind: int | None, resp: int) -> bytes:
-    return _map_head(len(_GROUP), resp) + _GROUP_FORM % (
-        bulk(group.name),
-        group.consumer_count,
-        group.pel_count,
-        id_bulk(group.last_id),
-        encode(group.entries_read, resp),
-        encode(behind, resp),
-    )
 
 
 @command(
@@ -388,7 +284,7 @@ def xinfo_consumers(request: Request) -> Reply:
     now_ms, resp = request.now_ms, request.session.resp
     consumers = group.consumers.in_order()
     return in_pieces(
-        request, [array_head(len(consumers)), *[_consumer_wire(consumer, now_ms, resp) for consumer in consumers]]
+        request, [array_head(len(consumers)), *[consumer_map(consumer, now_ms, resp) for consumer in consumers]]
     )
 
 
@@ -405,15 +301,6 @@ def _list_many_consumers(request: Request) -> Work:
     group = _need_group(request, stream)
     shown = _ShownGroups(view, stream, request.session.resp)
     return LongReply(shown.consumers(group.group_no, request.now_ms), view.hold())
-
-
-def _consumer_wire(consumer: Consumer | ConsumerRow, now_ms: int, resp: int) -> bytes:
-    return _map_head(len(_CONSUMER), resp) + _CONSUMER_FORM % (
-        bulk(consumer.name),
-        consumer.pel_count,
-        max(now_ms - consumer.seen_ms, 0),
-        NEVER if consumer.active_ms == NEVER else max(now_ms - consumer.active_ms, 0),
-    )
 
 
 declare_help(
