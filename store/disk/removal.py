@@ -28,7 +28,7 @@ from riverbed.store.disk.real_files import is_there
 # Freeing a piece takes some 3 ms; with the pause that is about a gigabyte a second.
 PIECE_BYTES: Final = 16 << 20
 PAUSE_S: Final = 0.01
-# Each file that another process makes in a tree meanwhile costs one.
+# To delete a tree; each file that another process makes in it meanwhile costs one.
 _TRIES: Final = 10
 
 # Called with the seconds to wait; -> whether other work need not be spared any more: the rest is freed at once then.
@@ -43,7 +43,7 @@ def remove_file(path: Path, wait: Wait = time.sleep) -> None:
 def remove_tree(path: Path, wait: Wait = time.sleep) -> None:
     """Delete a directory and all that is in it, following no links; what cannot be deleted stays.
 
-    So does nothing that a process which has worked in it, and is about to end, makes there meanwhile.
+    A process that has worked in it, and is about to end, may make a few more files meanwhile: they are deleted, too.
     """
     for _ in range(_TRIES):
         with contextlib.suppress(OSError):

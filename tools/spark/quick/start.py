@@ -28,7 +28,7 @@ TRAINING: Final = "riverbed.tools.spark.quick.training"
 _NAME: Final = "spark.jsa"
 _MOST_S: Final = 600.0
 # These believe that the class path has changed, as Spark's names a jar twice.  Tried: 17 and 25 take one, 21 does not.
-_TAKE_NONE: Final = range(18, 24)
+TAKE_NONE: Final = range(18, 24)
 # Java compiles what it has run so many times; ten times as often as usual before it does saves a fifth of what it
 # compiles in a first query, and what a long query runs is compiled all the same.
 _THRESHOLDS: Final = "-XX:CompileThresholdScaling=10"
@@ -56,7 +56,7 @@ def start_quickly(cache_directory: str | Path | None = None, *, cache_bytes: int
 
 def use_archive_there() -> None:
     """The same, if there is an archive in the default cache."""
-    with suppress(OSError, subprocess.SubprocessError, SourceError):
+    with suppress(OSError, SourceError):
         folder = Cache(None, CACHE_BYTES).find(_identity())
         if folder is not None:
             _use(folder)
@@ -82,21 +82,18 @@ def java_program() -> str | None:
 
 
 def _identity() -> str:
-    """Of Java and of Spark's jars.  Raises OSError, SubprocessError: this Java takes no archive, or does not run."""
+    """Of Java and of Spark's jars.  Raises OSError."""
     java = java_program()
     if java is None:
         raise FileNotFoundError("there is no java on the PATH")
-    major = _major_version(java)
-    if major in _TAKE_NONE:
-        raise OSError(f"Java {major} takes none that Spark's class path fits, as 17 does, and 25")
     jars = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent, "jars")
     places = [Path(java).resolve(strict=True), jars.resolve(strict=True)]
     return f"archive of classes {[(str(place), place.stat().st_mtime_ns) for place in places]}"
 
 
-def _major_version(java: str) -> int | None:
-    """None where it says none.  Raises OSError, SubprocessError."""
-    words = [java, "-version"]
+def major_version() -> int | None:
+    """Of the `java` that Spark starts; None where it says none.  Raises OSError, SubprocessError."""
+    words = [java_program() or "java", "-version"]
     said = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_MOST_S, check=False)
     found = re.search(r'version "(\d{1,9})', said.stderr)
     return None if found is None else int(found[1])
@@ -104,6 +101,9 @@ def _major_version(java: str) -> int | None:
 
 def _make(folder: Path) -> None:
     """Raises OSError, SubprocessError."""
+    major = major_version()
+    if major in TAKE_NONE:
+        raise OSError(f"Java {major} takes none that Spark's class path fits, as 17 does, and 25")
     path = folder / _NAME
     # A Java that runs already is none that could be told to make an archive.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY_")}
