@@ -24,7 +24,7 @@ _DELAYS_MS: Final = (10, 50, 200)
 _DELAYS_OF_REPLIES_MS: Final = (2, 10)
 _DEPTHS: Final = (1, 16, 64)
 _OVERHEAD_MS: Final = 1  # of a turn of all clients, about, besides the delay
-# Of what Redis bears: a load that both servers carry with room to spare, and one beside which a client notices a rewrite.
+# Of what Redis bears: a load that both carry with room to spare, and one beside which clients notice a rewrite.
 _BUSY: Final = 1 / 2, "half load"
 _QUIET: Final = 1 / 8, "an eighth, a rewrite"
 _REWRITE_AFTER_S: Final = 1.0
