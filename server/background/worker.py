@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import riverbed
 from riverbed.server.background.child import HELLO
-from riverbed.store.disk.priority import step_back
+from riverbed.store.disk.priority import step_aside, step_back
 
 if TYPE_CHECKING:
     from riverbed.server.background.tasks import Tasks
@@ -40,6 +40,8 @@ log = logging.getLogger("riverbed")
 
 # Twelve times the longest silence of a process that works; else it is stopped, or the machine has no time for it.
 SILENCE_S: Final = 60.0
+# Many times what a process needs to say its first word, if it has a processor at all.
+STARVED_S: Final = 5.0
 # From SIGTERM to SIGKILL; a process needs less to delete what it has half made.
 TERM_S: Final = 3.0
 # A killed process that does not end hangs in the kernel, where it cannot be helped.
@@ -65,7 +67,8 @@ class Worker:
     """One process, which runs `module`.  A context manager: the process lives inside.
 
     `on_end` is called as soon as the process has ended, for an owner that waits for something else meanwhile.  Unless
-    it `is_urgent`, it gives way to the server and its clients.
+    it `is_urgent`, it gives way to the server and its clients: it runs when a processor has nothing else to do, or with
+    a small share of one where that is never so, as its start shows.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Worker:
         self._on_end = on_end
         self._is_urgent = is_urgent
         self._process: asyncio.subprocess.Process | None = None
+        self._starved: asyncio.subprocess.Process | None = None  # the one before, which had no processor to say a word
         self._reading: asyncio.Task[None] | None = None
         self._lines: deque[dict[str, Any]] = deque()
         self._news = asyncio.Event()
@@ -94,7 +98,19 @@ class Worker:
     async def __aenter__(self) -> Self:
         """Raises WorkerError when it cannot be started, or is another program than ours."""
         try:
-            await self._start()
+            if self._is_urgent:
+                await self._start()
+            else:
+                await self._start(step_back)
+                if not await self._has_news(STARVED_S):
+                    # the system lets no process without privileges back from there, so another one takes its place
+                    log.info("no processor is free for %s: it takes a small share of one", self._module)
+                    self._starved = self._process
+                    self._signal(signal.SIGKILL)
+                    self._close()
+                    await self._start(step_aside)
+            if (await self.receive()).get(HELLO) != self._module:
+                raise WorkerError("its process is not a program of Riverbed")
         except BaseException:
             await self._end()
             raise
@@ -105,7 +121,7 @@ class Worker:
     ) -> None:
         await self._end()
 
-    async def _start(self) -> None:
+    async def _start(self, give_way: Callable[[int], None] | None = None) -> None:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -122,13 +138,11 @@ class Worker:
             # uvloop does not say which one
             reason = NO_RESOURCES if error.errno == -1 else error
             raise WorkerError(f"its process cannot be started: {reason}") from error
-        if not self._is_urgent:
-            step_back(self._process.pid)  # now: its imports would take a processor from the server for 0.1 s
+        if give_way is not None:
+            give_way(self._process.pid)  # now: its imports would take a processor from the server for 0.1 s
         if self._is_killed:
             self.kill()
         self._reading = self._tasks.start(f"listening to {self._module}", self._read(self._process))
-        if (await self.receive()).get(HELLO) != self._module:
-            raise WorkerError("its process is not a program of Riverbed")
 
     async def _end(self) -> None:
         """End the process: by a request, and if that does not help by force."""
@@ -139,14 +153,18 @@ class Worker:
             self._signal(signal.SIGTERM)
             if not await _has_ended(process, TERM_S):
                 self.kill()
-                if not await _has_ended(process, KILL_S):
-                    log.error("process %d (%s) cannot be killed", process.pid, self._module)
+            for killed in filter(None, (process, self._starved)):
+                if not await _has_ended(killed, KILL_S):
+                    log.error("process %d (%s) cannot be killed", killed.pid, self._module)
         finally:
             self.kill()
-            if self._reading is not None:
-                self._reading.cancel()
-            if process.stdin is not None:
-                process.stdin.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
 
     def kill(self) -> None:
         """End it at once, also while it is being started; `receive` raises then."""
@@ -172,17 +190,23 @@ class Worker:
         while not self._lines:
             if self._failure is not None:
                 raise DamageMetError(self._failure) if self._was_killed_by_pages else WorkerError(self._failure)
-            self._news.clear()
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    await self._news.wait()
-            except TimeoutError:
-                raise WorkerError(f"its process has been silent for {SILENCE_S:g} s") from None
+            if not await self._has_news(SILENCE_S):
+                raise WorkerError(f"its process has been silent for {SILENCE_S:g} s")
         answer = self._lines.popleft()
         if "failed" in answer:
             reason = str(answer["failed"])
             raise DamageMetError(reason) if answer.get("damage") else WorkerError(reason)
         return answer
+
+    async def _has_news(self, seconds: float) -> bool:
+        """Wait until the process says anything, if only that it is alive, or ends."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
 
     @property
     def _was_killed_by_pages(self) -> bool:

@@ -362,3 +362,33 @@ def test_a_process_gives_way_to_the_server_unless_it_is_urgent(child: Callable[[
         assert (answer["niceness"], answer["policy"]) == expected
 
     run(body, is_urgent=is_urgent)
+
+
+def test_a_process_for_which_no_processor_is_free_takes_a_small_share_of_one(
+    child: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # one that is never given a processor says nothing, and here it stops itself until its server gives it a share
+    child("""
+        import os, signal, time
+
+        while os.getpriority(os.PRIO_PROCESS, 0) == 0:
+            time.sleep(0.001)
+        if os.sched_getscheduler(0) == os.SCHED_IDLE:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+        from riverbed.server.background.child import work_for_server
+
+        def work(server):
+            server.listen()
+            server.say(niceness=os.getpriority(os.PRIO_PROCESS, 0), policy=os.sched_getscheduler(0))
+
+        work_for_server("child_of_a_test", work)
+    """)
+
+    async def body(worker: Worker) -> None:
+        worker.send()
+        answer = await worker.receive()
+        assert (answer["niceness"], answer["policy"]) == (10, os.SCHED_OTHER)
+
+    monkeypatch.setattr(workers, "STARVED_S", 0.5)
+    run(body)
