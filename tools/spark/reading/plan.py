@@ -108,7 +108,8 @@ def _pack(place: Place, pieces: list[_Piece], target: int, *, may_count: bool) -
             yield Span(place, begun.stream_no, begun.first_id, last.stream_no, last.end_id, rows)
             begun, rows = None, 0
             cut += target * (max(passed + piece.rows // 2 - cut, 0) // target + 1)
-        if may_count and piece.rows > 2 * target and begun is None:
+        if may_count and piece.rows > 2 * target and not rows:
+            begun = None  # if anything has begun, streams without entries
             yield from _count_off(place, piece, target)
             passed, cut = 0, target
             continue

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession, functions
 
 from riverbed.tools.spark.reading.options import Table
 from tests.conftest import base_seed
+from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
 from tests.tools.spark.stores import Row, answers, comparable, freeze, parts, parts_in_turn, random_store, rows_read
 
@@ -59,6 +60,18 @@ def test_partitions_of_any_size_lose_and_repeat_nothing(tmp_path: Path, split_ev
                 assert rows == whole[table]
         for least in (2, 17, 300):
             assert comparable(rows_read(path, table, minPartitions=least)) == comparable(whole[table]), (table, least)
+
+
+def test_streams_without_entries_join_no_partition_that_is_too_large(tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    for number in range(3):
+        product.run("XGROUP", "CREATE", f"empty{number}", "g", 0, "MKSTREAM")
+        for entry in range(100):
+            product.run("XADD", f"s{number}", f"1-{1 + entry}", "n", entry)
+    path = freeze(product, tmp_path / "snapshot")
+
+    assert [len(rows) for rows in parts(path, maxRecordsPerPartition=40)] == 3 * [40, 40, 20]
+    assert max(len(rows) for rows in parts(path, minPartitions=10)) == 30
 
 
 def test_a_range_of_ids_is_what_xrange_answers(tmp_path: Path) -> None:
