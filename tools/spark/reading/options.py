@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from riverbed.server.glob import Glob
-from riverbed.store.ids import MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
+from riverbed.store.ids import MAX_HALF, MAX_ID, MIN_ID, StreamID, id_text, make_id, parse_id
 from riverbed.tools.columns.streams import Range, key_text
 from riverbed.tools.spark.errors import OptionError
 
@@ -134,7 +134,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     paths = _paths(given)
     names = _names(given)
     streams, pattern = _streams(given)
-    starts, ends = _offsets(given, "startingOffsets"), _offsets(given, "endingOffsets")
+    starts, ends = _offsets(given, "startingOffsets", 0), _offsets(given, "endingOffsets", MAX_HALF)
     starts_at_end = given.get("startingoffsets", "").strip().lower() == "latest"
     if starts_at_end:
         del given["startingoffsets"]
@@ -261,7 +261,7 @@ def _names(given: dict[str, str]) -> frozenset[StreamName] | None:
         raise OptionError(f'streams must be names, or JSON such as ["0/orders%3A1"]: {error}') from None
 
 
-def _offsets(given: dict[str, str], option: str) -> dict[StreamName, StreamID]:
+def _offsets(given: dict[str, str], option: str, missing_seq: int) -> dict[StreamName, StreamID]:
     """IDs by stream, from JSON; `_bound` reads a single ID."""
     text = given.get(option.lower(), "").strip()
     if not text.startswith("{"):
@@ -270,7 +270,7 @@ def _offsets(given: dict[str, str], option: str) -> dict[StreamName, StreamID]:
     found: dict[StreamName, StreamID] = {}
     try:
         for name, value in json.loads(text).items():
-            entry_id = parse_id(value.encode())
+            entry_id = parse_id(value.encode(), missing_seq)
             if entry_id is None:
                 raise ValueError(f"{value!r} is not an ID")
             found[_stream_name(name)] = entry_id

@@ -41,6 +41,17 @@ def test_each_stream_begins_where_starting_offsets_say(spark: SparkSession, serv
     ]
 
 
+def test_ending_offsets_without_a_sequence_number_end_behind_their_millisecond(tmp_path: Path) -> None:
+    product = Product(tmp_path / "data", HandClock())
+    for entry_id in ("2-9", "3-0", "3-1", "4-0"):
+        product.run("XADD", "s", entry_id, "n", 1)
+    path = freeze(product, tmp_path / "monday")
+
+    for text in ("3", '{"0/s": "3"}'):
+        assert [row["id"] for row in rows_read(path, endingOffsets=text)] == ["2-9", "3-0", "3-1"]
+        assert [row["id"] for row in rows_read(path, startingOffsets=text)] == ["3-0", "3-1", "4-0"]
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
