@@ -28,8 +28,9 @@ from riverbed.store.ids import MAX_HALF, StreamID, make_id, parse_id
 from riverbed.tools.columns.streams import Range
 from riverbed.tools.spark.reading.options import ReadOptions, Table
 
-# `ms` is null for IDs above this, and no comparison with null is true.
+# `ms` and `timestamp` are null for IDs above these, and no comparison with null is true.
 _MAX_MS: Final = (1 << 63) - 1
+_LAST_TIMESTAMP_MS: Final = _MAX_MS // 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOTHING: Final = Range(StreamID(1), StreamID(0))
 
@@ -121,7 +122,7 @@ def _push_ms(options: ReadOptions, each: Filter) -> _Narrowed:
     value = getattr(each, "value", None)
     if type(value) is not int:
         return None
-    bounds = _bounds(each, value, value)
+    bounds = _bounds(each, value, value, _MAX_MS)
     return None if bounds is None else _cut(options, *bounds)
 
 
@@ -134,19 +135,22 @@ def _push_timestamp(options: ReadOptions, each: Filter) -> _Narrowed:
     if isinstance(each, (EqualTo, EqualNullSafe)) and micros % 1000:
         return replace(options, range=_NOTHING), True
     # the milliseconds at or before the moment, and at or after it
-    bounds = _bounds(each, micros // 1000, -(-micros // 1000))
+    bounds = _bounds(each, micros // 1000, -(-micros // 1000), _LAST_TIMESTAMP_MS)
     return None if bounds is None else _cut(options, *bounds)
 
 
-def _bounds(each: Filter, below: int, above: int) -> tuple[int, int] | None:
-    """The milliseconds, first and last, for which a comparison with a value between `below` and `above` holds."""
+def _bounds(each: Filter, below: int, above: int, last_ms: int) -> tuple[int, int] | None:
+    """The milliseconds, first and last, for which a comparison with a value between `below` and `above` holds.
+
+    Behind `last_ms` the column is null.
+    """
     match each:
         case EqualTo() | EqualNullSafe():
             return above, below
         case GreaterThan():
-            return below + 1, _MAX_MS
+            return below + 1, last_ms
         case GreaterThanOrEqual():
-            return above, _MAX_MS
+            return above, last_ms
         case LessThan():
             return 0, above - 1
         case LessThanOrEqual():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import redis
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import EqualTo
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual
 from pyspark.sql.types import StructType
 
 from riverbed.store.ids import make_id
@@ -129,6 +130,23 @@ def test_a_pattern_a_filter_and_a_database_may_have_no_stream(frozen: Path) -> N
     reader = SnapshotReader(read_options({"path": str(frozen), "stream": "other"}), default_schema(Table.ENTRIES))
     assert list(reader.pushFilters([EqualTo(("db",), 3)])) == []
     assert reader.partitions() == []
+
+
+@pytest.mark.parametrize("compare", [GreaterThan, GreaterThanOrEqual])
+@pytest.mark.parametrize("table", [Table.ENTRIES, Table.PENDING])
+def test_a_filter_leaves_out_entries_without_a_timestamp(tmp_path: Path, table: Table, compare: type[Filter]) -> None:
+    last_ms = ((1 << 63) - 1) // 1000
+    product = Product(tmp_path / "data", HandClock())
+    for entry_id in (f"{last_ms}-0", f"{last_ms + 1}-0"):
+        product.run("XADD", "s", entry_id, "n", 1)
+    product.run("XGROUP", "CREATE", "s", "g", 0)
+    product.run("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+    path = freeze(product, tmp_path / "monday")
+    reader = SnapshotReader(read_options({"path": str(path), "table": table.value}), default_schema(table))
+
+    assert list(reader.pushFilters([compare(("timestamp",), datetime(2026, 11, 21, tzinfo=UTC))])) == []
+    ids = [batch.column("id").to_pylist() for part in reader.partitions() for batch in reader.read(part)]
+    assert ids == [[f"{last_ms}-0"]]
 
 
 def test_a_name_need_not_be_in_every_snapshot(tmp_path: Path) -> None:
