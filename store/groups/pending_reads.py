@@ -27,6 +27,9 @@ _MAX_EXAMINED: Final = 4000
 _DEAD_COST: Final = 4  # of a run of a deleted consumer, in entries
 # The place of a CLAIM that stopped is kept so long beside others that want longer idle times, and find nothing there.
 _PLACE_KEPT_MS: Final = 60_000
+# Where nothing can become due, a waiting CLAIM looks again after this time at least.  Each look is in the log, which
+# says when the consumer was seen: a look each millisecond was three gigabytes a day.
+_LEAST_PAUSE_MS: Final = 100
 # The cost of a slice of XPENDING, in entries shown, each 0.15 us; a run that is skipped costs as much as two.
 _SHOW_COST = 4000
 _SHOW_ROWS = 128
@@ -302,8 +305,9 @@ class PendingReads(Members):
         """When the next CLAIM may find what the last one, which has found nothing, could not take yet."""
         if self._claim_goes_on:
             return now_ms + 1
-        first_ms = now_ms if self._first_young_ms is None else self._first_young_ms
-        return max(first_ms + min_idle_ms, now_ms) + 1
+        if self._first_young_ms is None:
+            return now_ms + max(min_idle_ms, _LEAST_PAUSE_MS) + 1
+        return max(self._first_young_ms + min_idle_ms, now_ms) + 1
 
 
 def _marks(rows: list[bytes], names: dict[int, bytes]) -> dict[int, bytes]:

@@ -512,6 +512,23 @@ async def deliver_and_trim(ticks: Ticks, client: Client, count: int, *, left: in
     await ticks.ask(client, f"XTRIM s MAXLEN {left}")
 
 
+def test_a_claim_where_nothing_is_pending_looks_and_logs_ten_times_a_second(tmp_path: Path) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, waiting = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XGROUP CREATE s g $ MKSTREAM")
+        TRIED.clear()
+        waiting.send("XREADGROUP GROUP g Bob BLOCK 0 CLAIM 0 STREAMS s >")
+        for _ in range(250):
+            await pass_ms(ticks, 2)
+        assert 5 <= tries() <= 6 and waiting.replies() == []
+        await ticks.ask(client, "MULTI", "XADD s 1-0 f v", "XREADGROUP GROUP g Alice STREAMS s >", "EXEC")
+        assert b"1-0" in waiting.replies()[0]
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.slow
 def test_a_claim_goes_on_behind_ten_thousand_deleted_entries_and_does_not_turn_for_nothing(tmp_path: Path) -> None:
     async def body() -> None:
