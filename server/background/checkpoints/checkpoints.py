@@ -283,6 +283,9 @@ class Checkpoints:
 
     def _end_checkpoint(self) -> None:
         self._engine.end_checkpoint()
+        self._tell_durable()
+
+    def _tell_durable(self) -> None:
         for report in self.on_durable:
             report()
 
@@ -404,6 +407,7 @@ class Checkpoints:
         """
         with contextlib.suppress(LogWriteError):  # writes are refused then
             self._engine.keeper.sync()
+            self._tell_durable()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:

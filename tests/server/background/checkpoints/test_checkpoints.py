@@ -149,8 +149,12 @@ def test_while_the_tables_cannot_be_committed_the_log_is_synced_all_the_same(
         client = ticks.connect()
         monkeypatch.setattr(Engine, "begin_checkpoint", refuse)
         await ticks.ask(client, "XADD s 1-1 f v")
+        assert await ticks.ask(client, "WAITAOF 1 0 0") == []
+        sent = client.sent
         await until_true(lambda: ticks.engine.log.unsynced_bytes == 0)
         assert ticks.engine.needs_checkpoint
+        await until_true(lambda: client.sent > sent)  # though nobody asks for anything any more
+        assert client.replies() == [b"*2\r\n:1\r\n:0\r\n"]
         monkeypatch.undo()
         ticks.close()
 
