@@ -33,7 +33,7 @@ from riverbed.store.errors import DISK_LACKS_ROOM, DamagedRowError, LogWriteErro
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import AsyncIterator, Iterable
 
     from riverbed.server.background.checkpoints.checkpoints import Checkpoints
     from riverbed.server.background.tasks import Tasks
@@ -49,6 +49,7 @@ MAX_DIVISIONS: Final = 20
 RETRY_S: Final = 10.0
 MAX_RETRY_S: Final = 3600.0
 _MAX_DOUBLINGS: Final = 9  # to more than an hour
+_REPLACED: Final = "the store was replaced"
 
 
 class RewriteError(Exception):
@@ -148,12 +149,16 @@ class Rewriting:
             return False
         return engine.space.is_won_by_rewrite(engine.txn, engine.log.size_bytes)
 
-    @contextlib.contextmanager
-    def held(self, reason: str) -> Iterator[None]:
-        """Have no rewrite inside, neither the one under way nor another, for `reason`: the files of the log stay."""
+    @contextlib.asynccontextmanager
+    async def held(self, reason: str) -> AsyncIterator[None]:
+        """Have no rewrite inside, neither the one under way nor another, for `reason`: the files of the log stay.
+
+        A base that is being listed counts before that: who has read the list without it would miss deleted files.
+        """
         self.abandon()
         self._held_for, self.status.is_held = reason, True
         try:
+            await self._manifest.wait()
             yield
         finally:
             self._held_for, self.status.is_held = "", False
@@ -233,15 +238,16 @@ class Rewriting:
         for _ in range(2):
             await self._checkpoints.checkpoint_in_thread()
             self._go_on()
-        before = engine.log.size_bytes
+        log_ = engine.log
+        before = log_.size_bytes
 
         def begin() -> Replacement:
             self._go_on()  # the store may be another one by now
-            return engine.log.history.begin_adoption(path, size, command_bytes, from_seq)
+            return log_.history.begin_adoption(path, size, command_bytes, from_seq)
 
         await self._manifest.make(begin)
-        if not self._stopped:
-            self._go_on()  # the store may be another one by now
+        if engine.log is not log_:
+            raise RewriteError(_REPLACED)
         self.status.note(entries, size)
         assert engine.log.base is not None
         return engine.log.base, before
@@ -301,7 +307,7 @@ class Rewriting:
         if self._held_for:
             raise RewriteError(self._held_for)
         if self._abandoned:
-            raise RewriteError("the store was replaced")
+            raise RewriteError(_REPLACED)
 
     # -- afterwards ----------------------------------------------------------------------------------------------------
 

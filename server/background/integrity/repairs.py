@@ -158,7 +158,7 @@ class Repairs:
     async def _run(self) -> None:
         begun_s = self._core.clock.monotonic()
         try:
-            with self._rewriting.held("the tables are being repaired"):
+            async with self._rewriting.held("the tables are being repaired"):
                 end = await self._repair()
         finally:
             self.remove_leftovers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +19,14 @@ from riverbed.store.disk.removal import PIECE_BYTES
 from riverbed.store.errors import Refusal
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.log.append_log import Log
+from riverbed.store.log.appending.replacement import Replacement
 from riverbed.store.log.home import TEMPORARY_PREFIX, Base
 from riverbed.store.log.manifest import FileType
 from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from tests.conftest import StartRiverbed
 from tests.support.faults.gate import Gate, child_of
 from tests.support.raw import RawClient
+from tests.support.rewriter import rewrite_here
 from tests.support.servers import RiverbedServer
 from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import persistence, process_ended, rewrite_ended, rewritten, until, until_true
@@ -443,7 +446,7 @@ def test_a_hold_ends_the_rewrite_under_way_and_none_begins_before_its_end(tmp_pa
             server.context, ticks.executor, server.tasks, server.checkpoints, ticks.executor.failures
         )
         rewriting._worker = process = Process()
-        with rewriting.held("the tables are being repaired"):
+        async with rewriting.held("the tables are being repaired"):
             assert process.is_killed
             rewriting.schedule()
             rewriting.begin_if_due()
@@ -451,6 +454,38 @@ def test_a_hold_ends_the_rewrite_under_way_and_none_begins_before_its_end(tmp_pa
         rewriting.begin_if_due()
         assert rewriting.count == 1
         rewriting._worker = None
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_base_that_is_being_listed_counts_before_a_hold_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files before it are deleted then, and a repair that had read the list without it would miss them."""
+    run, loop_thread = Replacement.run, threading.current_thread()
+    begun, released = threading.Event(), threading.Event()
+
+    def slowly(replacement: Replacement) -> None:
+        if threading.current_thread() is not loop_thread and replacement.manifest.base is not None:
+            begun.set()
+            released.wait()
+        run(replacement)
+
+    monkeypatch.setattr(Replacement, "run", slowly)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, engine, rewriting = ticks.connect(), ticks.engine, ticks.server.rewriting
+        rewrite_here(monkeypatch, engine)
+        await ticks.ask(client, "XADD s 1-1 f v")
+        adopted = rewriting.start()
+        await until_true(begun.is_set)
+        asyncio.get_running_loop().call_later(0.05, released.set)
+        async with rewriting.held("the tables are being repaired"):
+            assert engine.log.base is not None
+        assert (await adopted, rewriting.status.last_ok) == (engine.log.base, True)
+        await ticks.server.end_work()
         ticks.close()
 
     in_loop(body())
