@@ -226,6 +226,12 @@ class Checkpoints:
         self._syncing = self._tasks.in_thread("making a checkpoint durable", durability.run, executor=self._disk)
         self._syncing.add_done_callback(lambda task: self._synced(task, durability))
 
+    def _hand_over_again(self) -> None:
+        """Have a thread end the checkpoint that memory was too short to end, if there is one."""
+        durability = self._engine.checkpoints.syncing
+        if durability is not None and self._syncing is None:
+            self._hand_over(durability)
+
     @contextlib.asynccontextmanager
     async def kept_off(self) -> AsyncIterator[None]:
         """Wait until the disk has the checkpoint under way; inside, none begins but that of a SAVE."""
@@ -256,12 +262,13 @@ class Checkpoints:
     async def wait_for_disk(self) -> None:
         """Wait until the disk has the checkpoint that is under way now, for a turn of the loop if there is none.
 
-        One that memory was too short to end is waited for until it is tried again.
+        One that memory was too short to end is tried again, also where no other begins any more.
         """
+        if self._syncing is None:
+            await asyncio.sleep(RETRY_S if self._engine.checkpoints.is_syncing else 0)
+            self._hand_over_again()
         if self._syncing is not None:
             await asyncio.wait([self._syncing])
-        else:
-            await asyncio.sleep(RETRY_S if self._engine.checkpoints.is_syncing else 0)
 
     async def in_disk_thread(self, what: str, run: Callable[[], None]) -> None:
         """Have the thread that makes checkpoints durable `run` this as well, behind them.  Raises what `run` raises."""
@@ -298,9 +305,7 @@ class Checkpoints:
         self._disarm()
         if self._has_to_wait:
             self._is_due = True
-            durability = self._engine.checkpoints.syncing
-            if durability is not None and self._syncing is None:  # memory was too short to end it
-                self._hand_over(durability)
+            self._hand_over_again()
             if self._engine.dirty_bytes >= MAX_DIRTY * CHECKPOINT_BYTES:
                 self._hold.begin()
             return
@@ -366,7 +371,8 @@ class Checkpoints:
         try:
             with self._retrying():
                 if self._engine.checkpoints.syncing is durability:
-                    self._end_checkpoint()
+                    self._engine.end_checkpoint()
+                self._tell_durable()
         finally:
             self._go_on()  # also after a defect, or writes would wait for ever
 

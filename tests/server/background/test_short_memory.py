@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from riverbed.server.background.checkpoints import checkpoints
+from riverbed.server.background.checkpoints.manifest_changes import ManifestChanges
 from riverbed.server.background.integrity import scrub
 from riverbed.server.background.integrity.scrub import Scrub
 from riverbed.server.background.log_rewrite import RewriteError
@@ -209,6 +210,25 @@ def test_a_checkpoint_that_cannot_be_ended_is_tried_after_pauses(
         assert turns <= 12  # one for the thread, and one for the pause behind it
         is_short = False
         await until_true(lambda: not ticks.engine.checkpoints.is_syncing)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_stop_tries_a_checkpoint_that_could_not_be_ended_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what waits for the next file of the log to be listed would wait for ever, and the stop for that."""
+    monkeypatch.setattr(checkpoints, "RETRY_S", 0.02)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
+        ticks.engine.begin_checkpoint(divides_log=True)
+        ticks.server.checkpoints.stop()
+        async with asyncio.timeout(10):
+            await ManifestChanges(ticks.engine, ticks.server.checkpoints).wait()
+        assert not ticks.engine.checkpoints.is_syncing
         ticks.close()
 
     in_loop(body())

@@ -83,6 +83,22 @@ def test_clients_are_served_while_the_disk_takes_its_time_and_hear_from_waitaof_
     in_loop(body())
 
 
+def test_a_client_that_waits_for_the_disk_is_answered_where_a_restored_state_has_ended_the_checkpoint(
+    tmp_path: Path, slow_disk: SlowDisk
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=5, appendfsync="everysec")
+        waiting = ticks.connect()
+        assert await ticks.ask(waiting, "XADD s 1-1 f v", "WAITAOF 1 0 0") == [b"$3\r\n1-1\r\n"]
+        await until_true(lambda: slow_disk.begun == 1)
+        slow_disk.released.release()
+        ticks.engine.end_checkpoint()  # between ticks, as the undo of a purge has it end
+        await until_true(lambda: waiting.replies() == [b"*2\r\n:1\r\n:0\r\n"])
+        ticks.close()
+
+    in_loop(body())
+
+
 def bound_what_waits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(checkpoints, "MAX_DIRTY", 4)
     patch.setattr(checkpoints, "CHECKPOINT_BYTES", 65536)
