@@ -124,6 +124,8 @@ def test_pending_groups_and_consumers_are_what_redis_commands_answer(
     ("options", "schema", "reason"),
     [
         ({"tabel": "entries"}, None, "there is no option 'tabel'"),
+        ({"startingId": "1", "startingOffsets": "2"}, None, "only one of startingId and startingOffsets can be given"),
+        ({"maxRowsPerTrigger": "1", "maxOffsetsPerTrigger": "2"}, None, "only one of maxRowsPerTrigger and max"),
         ({"table": "entrys"}, None, "table must be one of entries, pending"),
         ({"startingId": "yesterday"}, None, "startingId must be an ID"),
         ({"startingId": "5-0", "endingId": "4-0"}, None, "ends before it begins"),

@@ -138,6 +138,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     starts_at_end = given.get("startingoffsets", "").strip().lower() == "latest"
     if starts_at_end:
         del given["startingoffsets"]
+    for name, other in _SYNONYMS.items():
+        _rename(given, other, name)
     asked, starts_at_id = _range(given)
     read = ReadOptions(
         paths=paths,
@@ -166,8 +168,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         batch_rows=whole(given, "batchRows", 1, 1 << 20, 16384),
         cache_directory=given.pop("cachedirectory", None),
         cache_bytes=whole(given, "cacheBytes", 0, 1 << 62, CACHE_BYTES),
-        max_rows_per_trigger=whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0)
-        or whole(given, "maxOffsetsPerTrigger", 1, 1 << 62, 0),
+        max_rows_per_trigger=whole(given, "maxRowsPerTrigger", 1, 1 << 62, 0),
         data_checksum=whole(given, "dataChecksum", 0, (1 << 32) - 1) if "datachecksum" in given else None,
     )
     none_left(given, _READ)
@@ -180,6 +181,12 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
 # Tables without rows for each entry.
 _OF_STREAMS: Final = (Table.STREAMS, Table.GROUPS, Table.CONSUMERS)
 _IN_SQL: Final = "CREATE TEMPORARY VIEW name USING riverbed OPTIONS (path 'data/snapshots/NAME')"
+# The names that other sources of Spark have for some options.
+_SYNONYMS: Final = {
+    "startingId": "startingOffsets",
+    "endingId": "endingOffsets",
+    "maxRowsPerTrigger": "maxOffsetsPerTrigger",
+}
 # The options as the documentation spells them, for messages.
 _READ: Final = (
     "path, asOf, table, stream, streams, streamPattern, db, startingId, startingOffsets, endingId, endingOffsets, "
@@ -187,6 +194,14 @@ _READ: Final = (
     "failOnDataLoss, verify, columns, fetch, batchRows, inferSchema, sampledEntries, cacheDirectory, cacheBytes, "
     "maxRowsPerTrigger, dataChecksum"
 )
+
+
+def _rename(given: dict[str, str], other: str, name: str) -> None:
+    """Give an option that has its `other` name its own."""
+    if other.lower() in given:
+        if name.lower() in given:
+            raise OptionError(f"only one of {name} and {other} can be given")
+        given[name.lower()] = given.pop(other.lower())
 
 
 def require_no_nul(path: str) -> None:
@@ -305,9 +320,9 @@ def offsets_text(ids: Mapping[StreamName, StreamID]) -> str:
 
 def _range(given: dict[str, str]) -> tuple[Range, bool]:
     """The range of IDs to read, both ends included, and whether the user gave the lower one as an ID."""
-    first = _bound(given, "startingId", "startingoffsets", ("earliest", "-"), 0)
+    first = _bound(given, "startingId", ("earliest", "-"), 0)
     since = _moment(given, "startingTimestamp")
-    last = _bound(given, "endingId", "endingoffsets", ("latest", "+"), (1 << 64) - 1)
+    last = _bound(given, "endingId", ("latest", "+"), (1 << 64) - 1)
     until = _moment(given, "endingTimestamp")
     if first is not None and since is not None:
         raise OptionError("only one of startingId and startingTimestamp can be given")
@@ -320,18 +335,14 @@ def _range(given: dict[str, str]) -> tuple[Range, bool]:
     return Range(low, high), first is not None
 
 
-def _bound(
-    given: dict[str, str], name: str, alias: str, unbounded: tuple[str, ...], missing_seq: int
-) -> StreamID | None:
-    for each in (name.lower(), alias):
-        text = given.pop(each, None)
-        if text is None or text.strip().lower() in unbounded:
-            continue
-        found = parse_id(text.strip().encode(), missing_seq)
-        if found is None:
-            raise OptionError(f"{name} must be an ID such as 1700000000000-0, not {text!r}")
-        return found
-    return None
+def _bound(given: dict[str, str], name: str, unbounded: tuple[str, ...], missing_seq: int) -> StreamID | None:
+    text = given.pop(name.lower(), None)
+    if text is None or text.strip().lower() in unbounded:
+        return None
+    found = parse_id(text.strip().encode(), missing_seq)
+    if found is None:
+        raise OptionError(f"{name} must be an ID such as 1700000000000-0, not {text!r}")
+    return found
 
 
 def _moment(given: dict[str, str], name: str) -> int | None:
