@@ -153,7 +153,7 @@ class Rewriting:
     async def held(self, reason: str) -> AsyncIterator[None]:
         """Have no rewrite inside, neither the one under way nor another, for `reason`: the files of the log stay.
 
-        A base that is being listed counts before that: who has read the list without it would miss deleted files.
+        A base that is being listed counts before that: a repair that had read the list without it would miss files.
         """
         self.abandon()
         self._held_for, self.status.is_held = reason, True
