@@ -200,9 +200,9 @@ class Connection(asyncio.Protocol):
         too_long = self._soft_limit_since is not None and now - self._soft_limit_since > limit.seconds
         if (limit.hard and size > limit.hard) or too_long or is_strange:
             self._stats.output_limit_disconnections += 1
-            if session.is_replica:
-                text = "replica %s is cut off: it has not read %d bytes, more than client-output-buffer-limit allows"
-                log.warning(text, self.address, size)
+            if not is_strange:  # a line for each of those would fill the disk
+                text = "%s %s is cut off: it has not read %d bytes, more than client-output-buffer-limit allows"
+                log.warning(text, "replica" if session.is_replica else "client", self.address, size)
             self._transport.abort()
 
 

@@ -5,6 +5,7 @@ Where Redis lists names in the order of a hash table, the replies are compared a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -504,6 +505,7 @@ def test_a_subscriber_that_does_not_read_is_cut_off(client: RawClient, server: R
             assert sent < 100_000_000
         assert b"client_output_buffer_limit_disconnections:1\r\n" in client.ask("INFO", "stats")
         assert len(slow.rest_until_closed()) < sent + 1_000_000
+        assert re.search(r"client 127[.0-9]+:\d+ is cut off: it has not read \d+ bytes", server.log_text())
         assert client.ask("PUBLISH", "y", "text") == b":1\r\n"
         assert quick.reply() == bulks("message", "y", "text")
     client.ask("CONFIG", "SET", "client-output-buffer-limit", before[1].text)
