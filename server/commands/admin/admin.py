@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
-from riverbed.server.commands.table import Flag, command
+from riverbed.server.commands.table import Flag, command, container, declare_help
 from riverbed.server.errors import CommandError
 from riverbed.server.protocol.encode import encode, integer
 from riverbed.server.protocol.replies import OK, Settled
@@ -118,3 +118,20 @@ def monitor(request: Request) -> Reply:
         raise CommandError(MONITOR_DENIED)
     request.context.monitors.add(request.session)
     return OK
+
+
+container("MODULE", group="server", since="4.0.0", summary="Container of the commands about modules.")
+
+
+@command(
+    "MODULE LIST",
+    Flag.ADMIN | Flag.NOSCRIPT,
+    summary="Lists no modules: there are none.",
+    tips=("nondeterministic_output_order",),
+)
+def module_list(request: Request) -> Reply:
+    """MODULE LIST -> nothing.  Programs that show a server ask for it when they connect."""
+    return []
+
+
+declare_help("MODULE", "LIST", "    Return a list of loaded modules.", since="5.0.0")

@@ -173,10 +173,10 @@ def psync(request: Request) -> Reply:
     return NO_REPLY
 
 
-@command("SYNC", _ADMIN | Flag.NO_MULTI, summary="Refused: a replica must say PSYNC.")
+@command("SYNC", _ADMIN | Flag.NO_MULTI, summary="Refused: a replica says PSYNC, and a backup is a snapshot.")
 def sync(request: Request) -> Reply:
-    """SYNC -> an error.  Replicas older than Redis 2.8 know no offsets."""
-    raise CommandError("ERR SYNC is not supported, use PSYNC")
+    """SYNC -> an error.  `redis-cli --rdb` and `--replica` send it, and replicas older than Redis 2.8."""
+    raise CommandError("ERR SYNC is not supported: a replica says PSYNC, and RIVERBED SNAPSHOT makes a backup")
 
 
 # -- waiting for replicas ----------------------------------------------------------------------------------------------

@@ -18,6 +18,12 @@ def test_word_counts_are_checked_as_redis_does(pair: Pair, line: str) -> None:
     assert pair.say(line).startswith(b"-ERR wrong number of arguments for '")
 
 
+def test_there_are_no_modules(pair: Pair) -> None:
+    assert pair.say("MODULE LIST") == b"*0\r\n"
+    assert pair.say("MODULE LIST x").startswith(b"-ERR wrong number of arguments for '")
+    assert pair.say("MODULE NONE").startswith(b"-ERR unknown subcommand 'NONE'")
+
+
 # -- TIME, saving ------------------------------------------------------------------------------------------------------
 
 
