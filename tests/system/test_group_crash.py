@@ -19,6 +19,7 @@ import pytest
 
 from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.support.faults import crashes
+from tests.support.faults.client_threads import finish
 from tests.support.faults.group_storm import (
     NODES,
     POLICY,
@@ -31,7 +32,6 @@ from tests.support.faults.group_storm import (
     Stormer,
     Worker,
     complaints_of_workers,
-    finish,
     look_at,
 )
 from tests.support.faults.stops import GRACEFUL, KILL, end

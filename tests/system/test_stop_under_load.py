@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import StartRedis, StartRiverbed, base_seed
 from tests.support.faults import flooders, transactors
+from tests.support.faults.client_threads import complaints, finish, until_acknowledged
 from tests.support.faults.crashes import options_for
 from tests.support.faults.stops import GRACEFUL, WAYS, end
 from tests.support.replicas import follow, info, until_level
@@ -41,9 +42,9 @@ def stop_amid_transactions(server: Server, way: str, seed: int, clients: int = C
     """Let clients commit some units, few or many, and end the server."""
     chance = random.Random(seed)
     workers = transactors.start(server, clients, chance.choice((5, 25, 100)), seed, f"{seed}")
-    transactors.until_acknowledged(workers, chance.randint(FEWEST, MOST))
+    until_acknowledged(workers, chance.randint(FEWEST, MOST))
     end(server, way)
-    transactors.finish(workers)
+    finish(workers)
     return workers
 
 
@@ -59,7 +60,7 @@ def test_a_stop_leaves_no_transaction_half_done_and_none_that_a_watch_forbade(
         workers = stop_amid_transactions(server, way, seed + number)
         server.options = options_for(chance) | {"appendfsync": chance.choice(FSYNCS)}
         server.start()
-        found = transactors.complaints(server, workers)
+        found = complaints(server, workers)
         assert found == [], f"seed {seed + number}: {len(found)} complaints"
         unanswered += sum(worker.unanswered() for worker in workers)
     assert unanswered > 0, "no stop met a transaction"
@@ -84,19 +85,19 @@ def stop_and_promote(primary: RiverbedServer, replica: Server, ways: tuple[str, 
         clients, depth, prefix = chance.choice((2, 8)), chance.choice((100, 1_000)), f"{seed}.{number}"
         if number % 2:
             writers = flooders.start(primary, clients, depth, chance.choice((10, 300)), prefix)
-            flooders.until_acknowledged(writers, chance.randint(1, MAX_FLOODED))
+            until_acknowledged(writers, chance.randint(1, MAX_FLOODED))
         else:
             os.kill(replica.pid, signal.SIGSTOP)
             writers = flooders.start(primary, clients, depth // 8, LONG_BYTES, prefix)
-            flooders.until_acknowledged(writers, LAG_BYTES // LONG_BYTES)
+            until_acknowledged(writers, LAG_BYTES // LONG_BYTES)
             threading.Timer(LAG_S, os.kill, (replica.pid, signal.SIGCONT)).start()
         end(primary, way)
-        flooders.finish(writers)
+        finish(writers)
         promote(replica)
         primary.options = options_for(chance) | PATIENT | {"appendfsync": FSYNCS[number % len(FSYNCS)]}
         primary.start()
         for server in (replica, primary):
-            assert flooders.complaints(server, writers) == [], f"{server.name}, seed {seed}, round {number}, {way}"
+            assert complaints(server, writers) == [], f"{server.name}, seed {seed}, round {number}, {way}"
         unanswered += sum(writer.sent - writer.acknowledged for writer in writers)
     return unanswered
 

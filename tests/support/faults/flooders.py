@@ -6,40 +6,29 @@ says what must be in a store, and the last ID that a store has says which entrie
 
 from __future__ import annotations
 
-import contextlib
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
+from tests.support.faults.client_threads import CountingThread
 from tests.support.faults.producers import entries_of
 from tests.support.raw import RawClient, encode
 from tests.support.servers import Server
-from tests.support.waiting import until
 
 MAX_BYTES: Final = 32 << 20  # of one client: what is written must be read back in a moment
 _LINES_A_REPLY: Final = 2  # $3 and 1-0
 
 
-class Flooder(threading.Thread):
-    """One connection, `depth` appends under way at a time.  Ends when the connection does; `error` is anything else."""
+class Flooder(CountingThread):
+    """`depth` appends under way at a time."""
 
     def __init__(self, server: Server, key: str, depth: int, size: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__(server)
         self.key = key
-        self.sent = self.acknowledged = 0
-        self.error: BaseException | None = None
-        self._port = server.port
+        self.sent = 0
         self._depth = depth
         self._payload = b"x" * size
 
-    def run(self) -> None:
-        try:
-            with contextlib.suppress(OSError), RawClient(self._port, timeout_s=60) as client:
-                self._work(client)
-        except BaseException as error:  # whatever it is, the test must see it
-            self.error = error
-
-    def _work(self, client: RawClient) -> None:
+    def work(self, client: RawClient) -> None:
         lines, last = 0, b"\n"
         while self.sent * len(self._payload) < MAX_BYTES:
             ids = range(self.sent + 1, self.sent + self._depth + 1)
@@ -68,27 +57,3 @@ def start(server: Server, count: int, depth: int, size: int, prefix: str) -> lis
     for flooder in flooders:
         flooder.start()
     return flooders
-
-
-def until_acknowledged(flooders: Sequence[Flooder], count: int) -> None:
-    """Wait until so many entries were acknowledged, or until one client has failed or all are done."""
-
-    def is_reached() -> bool:
-        is_over = any(flooder.error for flooder in flooders) or not any(flooder.is_alive() for flooder in flooders)
-        return is_over or sum(flooder.acknowledged for flooder in flooders) >= count
-
-    until(is_reached, f"{count} entries that are acknowledged")
-
-
-def finish(flooders: Sequence[Flooder]) -> None:
-    """Wait for the ends of all; raise what went wrong, other than a connection that ended."""
-    for flooder in flooders:
-        flooder.join(60)
-        assert not flooder.is_alive(), "a client hangs"
-        if flooder.error is not None:
-            raise flooder.error
-
-
-def complaints(server: Server, flooders: Sequence[Flooder]) -> list[str]:
-    with server.client() as client:
-        return [line for flooder in flooders for line in flooder.complaints(client)]

@@ -9,14 +9,13 @@ crash, to the millisecond, unless a later batch was under way.  Of that batch th
 
 from __future__ import annotations
 
-import contextlib
 import random
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.support.faults.client_threads import ClientThread
 from tests.support.in_process import answer, value_of
 from tests.support.oracle.oracle import Oracle
 from tests.support.oracle.replies import flat, without_tree
@@ -29,7 +28,6 @@ NODE_MAX_ENTRIES: Final = 4
 NODES: Final[dict[str, object]] = {"stream-node-max-entries": NODE_MAX_ENTRIES, "stream-node-max-bytes": 0}
 GROUPS: Final = (b"g", b"h")
 TIMES: Final = frozenset((b"seen-time", b"active-time"))
-_PATIENCE_S: Final = 60
 
 
 class Words(NewerCommands, Generator):
@@ -173,17 +171,15 @@ def field_of(pairs: Any, name: bytes) -> Any:
     return dict(zip(pairs[::2], pairs[1::2], strict=True))[name] if isinstance(pairs, list) else None
 
 
-class Stormer(threading.Thread):
+class Stormer(ClientThread):
     """Sends batches and looks until the connection ends; then says whether what is there may be there."""
 
     def __init__(
         self, server: Server, seed: int, key: bytes, families: Sequence[Any], *, longest_pause_s: float
     ) -> None:
-        super().__init__(daemon=True)
+        super().__init__(server)
         self.key = key
-        self.error: BaseException | None = None
         self.looks = 0
-        self._port = server.port
         self._words = Words(seed, key, families)
         self._random = random.Random(seed)
         self._longest_pause_s = longest_pause_s
@@ -193,14 +189,10 @@ class Stormer(threading.Thread):
         self._under_way_since_ms = 0
         self._answered = 0  # of those under way
 
-    def run(self) -> None:
-        try:
-            with contextlib.suppress(OSError), RawClient(self._port, timeout_s=_PATIENCE_S) as client:
-                while True:
-                    self.ask(client, self._words.batch())
-                    time.sleep(self._random.uniform(0, self._longest_pause_s))
-        except BaseException as error:  # whatever it is, the test must see it
-            self.error = error
+    def work(self, client: RawClient) -> None:
+        while True:
+            self.ask(client, self._words.batch())
+            time.sleep(self._random.uniform(0, self._longest_pause_s))
 
     def ask(self, client: RawClient, batch: list[Command]) -> None:
         """Send a batch and look; note it as under way until the look is answered."""
@@ -278,26 +270,20 @@ class Notes:
     added: set[bytes] = field(default_factory=set)
 
 
-class Worker(threading.Thread):
+class Worker(ClientThread):
     """A consumer that adds entries, reads, acknowledges and claims from others, one request at a time."""
 
     def __init__(self, server: Server, seed: int, key: str, name: str) -> None:
-        super().__init__(daemon=True)
+        super().__init__(server)
         self.notes = Notes(name)
-        self.error: BaseException | None = None
-        self._port = server.port
         self._key = key
         self._random = random.Random(seed)
 
-    def run(self) -> None:
-        try:
-            with contextlib.suppress(OSError), RawClient(self._port, timeout_s=_PATIENCE_S) as client:
-                while True:
-                    self._work(client)
-        except BaseException as error:  # whatever it is, the test must see it
-            self.error = error
+    def work(self, client: RawClient) -> None:
+        while True:
+            self._take_a_step(client)
 
-    def _work(self, client: RawClient) -> None:
+    def _take_a_step(self, client: RawClient) -> None:
         notes, key = self.notes, self._key
         held = sorted(notes.given - notes.perhaps_acknowledged)
         match self._random.randrange(6):
@@ -360,12 +346,3 @@ def complaints_of_workers(server: Server, key: str, all_notes: Sequence[Notes]) 
 def _parts(entry_id: bytes) -> tuple[int, int]:
     ms, _, seq = entry_id.partition(b"-")
     return int(ms), int(seq)
-
-
-def finish(threads: Sequence[Stormer | Worker]) -> None:
-    """Wait for all, after a crash; raise what went wrong in any of them, other than a connection that ended."""
-    for thread in threads:
-        thread.join(_PATIENCE_S)
-        assert not thread.is_alive(), "a client hangs"
-        if thread.error is not None:
-            raise thread.error

@@ -7,7 +7,6 @@ together in transactions.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import threading
@@ -15,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tests.support.faults import client_threads
 from tests.support.faults.ledger import Account, Add, Contents, Delete, EntryID, Fate, Ledger, Sight, TrimBelow, read_id
 from tests.support.raw import Node, RawClient, Word, encode, parse
 from tests.support.servers import Server
@@ -54,28 +54,16 @@ class Operation:
                 add.fate, add.entry_id = Fate.ACKNOWLEDGED, read_id(result.text)
 
 
-class Worker(threading.Thread):
-    """A connection in a thread of its own.  Ends when the connection does, or when asked; `error` is anything else."""
+class Worker(client_threads.ClientThread):
+    """Ends when asked, too."""
 
     def __init__(self, server: Server, account: Account, seed: int) -> None:
-        super().__init__(daemon=True)
-        self.port = server.port
+        super().__init__(server)
         self.account = account
         self.random = random.Random(seed)
         self.stopping = threading.Event()
         self.acknowledged = 0  # of what was added
-        self.error: BaseException | None = None
         self.first_refusal: bytes | None = None
-
-    def run(self) -> None:
-        try:
-            with contextlib.suppress(OSError), RawClient(self.port, timeout_s=30) as client:
-                self.work(client)
-        except BaseException as error:  # whatever it is, the test must see it
-            self.error = error
-
-    def work(self, client: RawClient) -> None:
-        raise AssertionError("a kind of worker says what it does")
 
 
 class Producer(Worker):
@@ -228,11 +216,7 @@ def until_acknowledged(workers: Sequence[Worker], count: int) -> None:
 
 
 def finish(workers: Sequence[Worker]) -> None:
-    """Wait for all; raise what went wrong in any of them, other than a connection that ended."""
+    """Have all end, and wait for them, as in `client_threads`."""
     for worker in workers:
         worker.stopping.set()
-    for worker in workers:
-        worker.join(60)
-        assert not worker.is_alive(), "a producer hangs"
-        if worker.error is not None:
-            raise worker.error
+    client_threads.finish(workers)

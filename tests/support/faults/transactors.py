@@ -10,18 +10,16 @@ many at a time, so that a server that ends has some that it has read and not run
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tests.support.faults.client_threads import CountingThread
 from tests.support.faults.ledger import EntryID, read_id
 from tests.support.faults.producers import entries_of
 from tests.support.raw import RawClient, Word, encode, parse
 from tests.support.servers import Server
-from tests.support.waiting import until
 
 MAX_UNITS = 3_000  # of one client: what is written must be read back in a moment
 _OTHER_DATABASE = 1
@@ -42,28 +40,21 @@ class Unit:
     entry_id: EntryID | None = None
 
 
-class Transactor(threading.Thread):
-    """One connection, `depth` units under way at a time.  Ends when the connection does; `error` is anything else."""
+class Transactor(CountingThread):
+    """`depth` units under way at a time."""
 
     def __init__(self, server: Server, name: str, seed: int, depth: int) -> None:
-        super().__init__(daemon=True)
+        super().__init__(server)
         self.key, self.watched, self.elsewhere = f"{name}:k", f"{name}:w", f"{name}:e"
         self.units: list[Unit] = []
-        self.acknowledged = 0
-        self.error: BaseException | None = None
-        self._port = server.port
         self._random = random.Random(seed)
         self._depth = depth
 
-    def run(self) -> None:
-        try:
-            with contextlib.suppress(OSError), RawClient(self._port, timeout_s=30) as client:
-                while len(self.units) < MAX_UNITS:
-                    self._work(client)
-        except BaseException as error:  # whatever it is, the test must see it
-            self.error = error
+    def work(self, client: RawClient) -> None:
+        while len(self.units) < MAX_UNITS:
+            self._send(client)
 
-    def _work(self, client: RawClient) -> None:
+    def _send(self, client: RawClient) -> None:
         kinds = self._random.choices(tuple(Kind), weights=(4, 2, 1), k=self._depth)
         batch = [Unit(kind, len(self.units) + n) for n, kind in enumerate(kinds)]
         self.units += batch
@@ -145,27 +136,3 @@ def start(server: Server, count: int, depth: int, seed: int, prefix: str) -> lis
     for worker in workers:
         worker.start()
     return workers
-
-
-def until_acknowledged(workers: Sequence[Transactor], count: int) -> None:
-    """Wait until so many units were acknowledged, or until one client has failed or all are done."""
-
-    def is_reached() -> bool:
-        is_over = any(worker.error for worker in workers) or not any(worker.is_alive() for worker in workers)
-        return is_over or sum(worker.acknowledged for worker in workers) >= count
-
-    until(is_reached, f"{count} units that are acknowledged")
-
-
-def finish(workers: Sequence[Transactor]) -> None:
-    """Wait for the ends of all; raise what went wrong, other than a connection that ended."""
-    for worker in workers:
-        worker.join(60)
-        assert not worker.is_alive(), "a client hangs"
-        if worker.error is not None:
-            raise worker.error
-
-
-def complaints(server: Server, workers: Sequence[Transactor]) -> list[str]:
-    with server.client() as client:
-        return [line for worker in workers for line in worker.complaints(client)]

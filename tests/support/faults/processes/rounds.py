@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.support.faults import group_storm
+from tests.support.faults import client_threads, group_storm
 from tests.support.faults.crashes import options_for
 from tests.support.faults.disks import small_tmpfs
 from tests.support.faults.ledger import Fate, Ledger
@@ -98,7 +98,7 @@ class Store:
         time.sleep(chance.uniform(0.02, _AFTERWARDS_S))
         way = self._end(chance.choice(WAYS))
         finish(producers)
-        group_storm.finish(group)
+        client_threads.finish(group)
         what = f"seed {seed}, {strike}, {way}"
         self._start(chance)
         self._judge(number, chance, [consumer.notes for consumer in group], key)
