@@ -46,11 +46,6 @@ def group_again(request: Request, key: bytes, name: bytes, group_no: int) -> tup
     return found if found is not None and found[1].group_no == group_no else None
 
 
-def find_group_to_ack(request: Request, key: bytes, name: bytes) -> Group | None:
-    """As `find_group`, the group alone: nothing is asked about entries, so a stream that is lent stays lent."""
-    return request.db.group_to_ack(key, name, request.now_ms)
-
-
 def need_group(request: Request, key: bytes, name: bytes, where: bytes = b"") -> tuple[Stream, Group]:
     """As `find_group`; CommandError when there is none."""
     found = find_group(request, key, name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from riverbed.server.commands.groups.groups import find_group_to_ack
 from riverbed.server.protocol.replies import FirstReplies
 from riverbed.store.wire import Mix
 
@@ -27,7 +26,7 @@ def add_and_ack(counters: MixCounters, request: Request) -> tuple[bytes] | First
     count = mix.acks_before(added)
     acked = bytes(count)
     if count:
-        group = find_group_to_ack(request, mix.key, mix.group)
+        group = request.db.group_to_ack(mix.key, mix.group, request.now_ms)
         if group is not None:
             acked = group.ack_each(*mix.acks(count))
         request.count_lookup(group is not None or request.db.holds(mix.key, request.now_ms), count)

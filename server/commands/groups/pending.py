@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.arguments import Args, parse_int, parse_packed_ids
-from riverbed.server.commands.groups.groups import find_group_to_ack, group_again, look_up_group, need_group
+from riverbed.server.commands.groups.groups import group_again, look_up_group, need_group
 from riverbed.server.commands.slices import (
     SLICE_IDS,
     bounded_pieces,
@@ -74,7 +74,7 @@ def xack(request: Request) -> Reply:
     With a missing key or group the answer is 0 before the IDs are parsed, as in Redis.
     """
     argv = request.argv
-    group = find_group_to_ack(request, argv[1], argv[2])
+    group = request.db.group_to_ack(argv[1], argv[2], request.now_ms)
     if group is None:
         request.count_lookup(request.db.holds(argv[1], request.now_ms))
         return 0
