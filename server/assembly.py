@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from typing import TYPE_CHECKING, Final
 
 import lmdb
@@ -32,7 +31,7 @@ from riverbed.store.disk import removal
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
-from riverbed.store.options import Fsync, Options, map_for
+from riverbed.store.options import Fsync, Options, SystemClock, map_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -47,13 +46,6 @@ log = logging.getLogger("riverbed")
 # Clients find no server during a shorter load, as they always did; during a longer one they are answered.
 _LONG_LOAD_S: Final = 0.5
 _LOAD_SLICE_S: Final = 0.005
-
-
-class SystemClock:
-    """The machine's clock."""
-
-    monotonic = staticmethod(time.monotonic)
-    time = staticmethod(time.time)
 
 
 def open_server(config: Config, directory: Path, clock: Clock | None = None, files: Files | None = None) -> Server:

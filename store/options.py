@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import time
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,6 +20,13 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds that only grow."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    monotonic = staticmethod(time.monotonic)
+    time = staticmethod(time.time)
 
 
 class Fsync(enum.Enum):

@@ -15,7 +15,7 @@ from riverbed.store.streams.stream import Stream
 from riverbed.tools.console.console import Failure, counted
 from riverbed.tools.live.redisclient import RedisClient, ReplyError, fields
 from riverbed.tools.offline.newdirectory import PARTIAL_MARK
-from riverbed.tools.offline.rebuild import Builder, SystemClock
+from riverbed.tools.offline.rebuild import Builder
 
 _COMMANDS_A_BATCH: Final = 256
 _BYTES_A_BATCH: Final = 1 << 20
@@ -82,7 +82,7 @@ class DirectorySink:
         if directory.is_file():
             raise Failure(f"{directory} is not a directory")
         self.loaded = 0
-        self._builder = Builder(directory, SystemClock())
+        self._builder = Builder(directory)
         self._txn = self._builder.txn
         self._execute = Replayer(int(time.time() * 1000)).execute
         self._waiting = self._waiting_bytes = self._waiting_entries = 0

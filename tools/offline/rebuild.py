@@ -25,7 +25,7 @@ from riverbed.store.engine import Engine
 from riverbed.store.log.files.batch import Batch
 from riverbed.store.log.files.plain import PLAIN_BATCH_COMMANDS
 from riverbed.store.log.reader import LogReader, TornTail
-from riverbed.store.options import Fsync, Options
+from riverbed.store.options import Fsync, Options, SystemClock
 from riverbed.store.position import LogPosition
 from riverbed.store.recovery.tables_from_log import WAITING_BYTES, TablesFromLog
 from riverbed.store.tables.purge import purge
@@ -39,16 +39,6 @@ from riverbed.tools.offline.source import Source
 CHECKPOINT_BYTES: Final = 16 << 20
 # Streams counted before the cached streams are dropped.
 _STREAMS_A_LOOK: Final = 1024
-
-
-class SystemClock:
-    """The clock that `store.engine` uses."""
-
-    def time(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 @dataclass(slots=True)
@@ -167,17 +157,20 @@ def _copy(source: Source, directory: Path, batches: LogUntil) -> Rebuilt:
         report.contents = count_contents(made.txn)
         report.commands, report.new_offset = made.commands, end.offset
     # Open the store once, as a server would: this fails unless the log ends where the tables say it does.
-    Engine.open(directory, execute=Replayer().execute, clock=SystemClock(), options=Options(fsync=Fsync.NO)).close()
+    _open_engine(directory).close()
     return report
+
+
+def _open_engine(directory: Path) -> Engine:
+    return Engine.open(directory, execute=Replayer().execute, clock=SystemClock(), options=Options(fsync=Fsync.NO))
 
 
 # -- a log that a Redis wrote ------------------------------------------------------------------------------------------
 
 
 def _log_again(directory: Path, batches: LogUntil) -> Rebuilt:
-    clock = SystemClock()
-    replayer = Replayer(int(clock.time() * 1000))
-    builder = Builder(directory, clock)
+    replayer = Replayer(int(time.time() * 1000))
+    builder = Builder(directory)
     try:
         foreign = ForeignLog(builder.txn, replayer)
         time_ms: int | None = None
@@ -199,9 +192,8 @@ def _log_again(directory: Path, batches: LogUntil) -> Rebuilt:
 class Builder:
     """An engine on a new directory, which executes commands offline and logs them as a server would."""
 
-    def __init__(self, directory: Path, clock: SystemClock) -> None:
-        self._clock = clock
-        self._engine = Engine.open(directory, execute=Replayer().execute, clock=clock, options=Options(fsync=Fsync.NO))
+    def __init__(self, directory: Path) -> None:
+        self._engine = _open_engine(directory)
         self._syncing = WorkBeside("checkpoint to disk")
         self.txn = self._engine.txn
         for db in self.txn.databases:
@@ -211,7 +203,7 @@ class Builder:
     def commit(self, time_ms: int | None = None) -> None:
         """Write the logged commands as one batch of `time_ms`, by default now; checkpoint when it is due."""
         engine = self._engine
-        engine.commit(int(self._clock.time() * 1000) if time_ms is None else time_ms)
+        engine.commit(int(time.time() * 1000) if time_ms is None else time_ms)
         if engine.dirty_bytes >= CHECKPOINT_BYTES:
             purge(engine.txn, lambda: False)
             self._syncing.begin(engine.begin_checkpoint().run)  # the next checkpoint raises its errors
