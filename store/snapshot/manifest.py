@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from riverbed.store.checksum import crc32c
@@ -58,8 +59,9 @@ class SnapshotManifest:
         return self.position.offset
 
 
-def encode_manifest(manifest: SnapshotManifest, time_text: str) -> bytes:
-    """The bytes of manifest.json; `time_text` is its `time_ms` for people."""
+def encode_manifest(manifest: SnapshotManifest) -> bytes:
+    """The bytes of manifest.json."""
+    moment = datetime.fromtimestamp(manifest.time_ms // 1000, UTC)
     values = {
         "format": SNAPSHOT_FORMAT,
         "version": SNAPSHOT_VERSION,
@@ -67,7 +69,7 @@ def encode_manifest(manifest: SnapshotManifest, time_text: str) -> bytes:
         "program": manifest.program,
         "source": manifest.source,
         "automatic": manifest.is_automatic,
-        "time": time_text,
+        "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{manifest.time_ms % 1000:03d}Z",
         "time_ms": manifest.time_ms,
         "offset": manifest.offset,
         "position": list(manifest.position[:2]),

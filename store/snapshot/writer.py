@@ -133,7 +133,7 @@ def take_snapshot(
                     data_file=data_file,
                     streams_file=maker.streams_file,
                 )
-                maker.write(MANIFEST_NAME, [encode_manifest(manifest, _time_text(time_ms))])
+                maker.write(MANIFEST_NAME, [encode_manifest(manifest)])
                 complete()
             maker.forget(data_file)
             files.sync_directory(working)
@@ -203,11 +203,6 @@ def _require_space(tables: Tables, folder: Path, leave_bytes: int, files: Files)
 
 def _source(directory: Path) -> str:
     return f"{os.uname().nodename}:{directory.resolve()}"
-
-
-def _time_text(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"
 
 
 _AUTOMATIC_NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]+(-[0-9]+)?")

@@ -41,7 +41,7 @@ def seal(path: Path, **changes: Any) -> None:
         data = (path / name).read_bytes()
         digests.append(FileDigest(len(data), crc32c(data)))
     sealed = replace(manifest, data_file=digests[0], streams_file=digests[1], **changes)
-    (path / MANIFEST_NAME).write_bytes(encode_manifest(sealed, "now"))
+    (path / MANIFEST_NAME).write_bytes(encode_manifest(sealed))
 
 
 def open_snapshot_anyway(path: Path) -> Any:
@@ -150,7 +150,7 @@ def test_what_the_manifest_counts_is_held_to_what_there_is(snapshot: Path) -> No
     ):
         seal(snapshot, **changes)
         assert any("the manifest says of " in violation for violation in found(snapshot)), changes
-        (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(manifest, "now"))
+        (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(manifest))
     assert found(snapshot) == []
 
 

@@ -479,7 +479,7 @@ def test_the_one_just_made_stays_when_the_clock_was_set_back(store: Store) -> No
     earlier = [freeze(store) for _ in range(3)]
     for number, snapshot in enumerate(earlier):
         tomorrow = replace(snapshot.manifest, time_ms=snapshot.manifest.time_ms + 86_400_000 + number)
-        (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(tomorrow, ""))
+        (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(tomorrow))
     made = freeze(store)
     assert delete_old(made, 2, store.directory) == [snapshot.name for snapshot in earlier[:2]]
     assert set(names(made.path.parent)) == {earlier[2].name, made.name}
@@ -509,7 +509,7 @@ def test_those_that_were_renamed_and_those_of_a_store_that_was_there_before_stay
     kept, former, old = (freeze(store, *([] if folder is None else [folder])) for _ in range(3))
     kept.path.rename(kept.path.with_name("keep-me"))
     other = replace(former.manifest, store_id="7" * 40)
-    (former.path / MANIFEST_NAME).write_bytes(encode_manifest(other, ""))
+    (former.path / MANIFEST_NAME).write_bytes(encode_manifest(other))
     newest = freeze(store, *([] if folder is None else [folder]))
     assert delete_old(newest, 1, store.directory) == [old.name]
     assert set(names(newest.path.parent)) == {"keep-me", former.name, newest.name}
@@ -518,7 +518,7 @@ def test_those_that_were_renamed_and_those_of_a_store_that_was_there_before_stay
 def test_a_stores_own_folder_is_its_own_wherever_it_was_moved(store: Store) -> None:
     store.fill(b"s", 1)
     snapshot = freeze(store)
-    elsewhere = encode_manifest(replace(snapshot.manifest, source="other:/place"), "")
+    elsewhere = encode_manifest(replace(snapshot.manifest, source="other:/place"))
     (snapshot.path / MANIFEST_NAME).write_bytes(elsewhere)
     newest = freeze(store)
     assert delete_old(newest, 1, store.directory) == [snapshot.name]

@@ -26,7 +26,7 @@ def fit_data(snapshot: Snapshot) -> None:
     """Write a manifest whose checksum fits the tables."""
     data = (snapshot.path / DATA_NAME).read_bytes()
     fitting = replace(snapshot.manifest, data_file=FileDigest(len(data), crc32c(data)))
-    (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
+    (snapshot.path / MANIFEST_NAME).write_bytes(encode_manifest(fitting))
 
 
 # What no stream can have as its length, as JSON.
@@ -40,4 +40,4 @@ def forge_length(snapshot: Path, length: str) -> None:
     lines = re.sub(rb'"length":\d+', b'"length":' + length.encode(), sound, count=1)
     (snapshot / STREAMS_NAME).write_bytes(lines)
     fitting = replace(known, streams_file=FileDigest(len(lines), crc32c(lines)))
-    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting, ""))
+    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(fitting))

@@ -256,7 +256,7 @@ def test_a_list_of_streams_of_a_stranger_commands_no_terminal(
     snapshot = open_snapshot(tmp_path / "forged")
     forged = replace(snapshot.manifest, streams_file=FileDigest(len(line), crc32c(line)))
     (snapshot.path / "streams.jsonl").write_bytes(line)
-    (snapshot.path / "manifest.json").write_bytes(encode_manifest(forged, "t"))
+    (snapshot.path / "manifest.json").write_bytes(encode_manifest(forged))
     assert run(snapshot.path / "streams.jsonl").stdout == told
 
 

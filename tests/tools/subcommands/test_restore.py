@@ -103,7 +103,7 @@ FORGED: dict[str, Callable[[SnapshotManifest], SnapshotManifest]] = {
 def forge(snapshot: Path, what: str) -> None:
     """Give the snapshot a manifest with a sound checksum that lies."""
     forged = FORGED[what](open_snapshot(snapshot).manifest)
-    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(forged, ""))
+    (snapshot / MANIFEST_NAME).write_bytes(encode_manifest(forged))
 
 
 @pytest.mark.parametrize("what", FORGED)

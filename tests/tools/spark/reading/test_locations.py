@@ -274,7 +274,7 @@ def store_with_snapshots(tmp_path: Path, times: list[int]) -> Path:
         # Names say nothing about the order.
         path = freeze(product, folder / f"s{20 - number}")
         manifest = replace(open_snapshot(path).manifest, time_ms=time_ms)
-        (path / "manifest.json").write_bytes(encode_manifest(manifest, "for people"))
+        (path / "manifest.json").write_bytes(encode_manifest(manifest))
     return folder
 
 
