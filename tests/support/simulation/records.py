@@ -58,13 +58,6 @@ class Wait:
     stamp: Stamp | None
 
 
-@dataclass(slots=True, eq=False)
-class Links:
-    """An entry that a transaction has added behind the entry that it had seen, and WATCHed."""
-
-    entry_id: EntryID
-    seen: bytes
-
 
 @dataclass
 class Records:

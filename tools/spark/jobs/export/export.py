@@ -164,7 +164,6 @@ class _Exporter:
         self.runs: list[Run] = []
         self.gaps: list[StreamName] = []
         self._job = job
-        self._files = files
         self._ledger = ledger
         self._wanted = wanted
         self._options = {name: value for name, value in options.items() if name != "path"}
