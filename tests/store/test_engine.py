@@ -6,7 +6,6 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -18,7 +17,6 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
 from riverbed.store.errors import (
     CorruptionError,
@@ -34,7 +32,6 @@ from riverbed.store.format.log_lines import encode_command
 from riverbed.store.format.rows import FORMAT_VERSION
 from riverbed.store.ids import MAX_ID, MIN_ID, id_ms
 from riverbed.store.layout import LOG_DIRECTORY
-from riverbed.store.log import manifest as manifests
 from riverbed.store.log.streamed.batch import StreamedBatch
 from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.log.tail import LogTail
@@ -47,7 +44,7 @@ from riverbed.store.streams.idempotence import Idempotence
 from riverbed.store.tables.environment import Tables
 from tests.store.conftest import OpenStore
 from tests.support.in_process import HandClock
-from tests.support.read_log import logged_batches
+from tests.support.read_log import change_manifest, logged_batches
 from tests.support.store.faulty_files import BEYOND_PADDING, FaultyFiles
 from tests.support.store.stores import Store, dump_database, ids_of, sid
 
@@ -348,10 +345,7 @@ def test_the_line_is_known_without_its_place_in_the_manifest(open_store: OpenSto
     store.checkpoint()
     replids = store.engine.log.replids
     store.kill()
-    path = store.directory / "appendonlydir" / "appendonly.aof.manifest"
-    found = manifests.load(path, OsFiles())
-    assert found is not None
-    manifests.replace(path, replace(found, replids=None), OsFiles())
+    change_manifest(store.directory, replids=None)
     store.open()
     assert store.engine.log.replids == replids
 

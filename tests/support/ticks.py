@@ -19,15 +19,12 @@ from riverbed.server.commands.session import Session
 from riverbed.server.config.config import Config
 from riverbed.server.execution.control.watches import WATCH_BYTES
 from riverbed.store.engine import Engine
-from riverbed.store.log import manifest
-from riverbed.store.log.reader import LogReader, list_parts
 from riverbed.store.options import Fsync, Options
 from tests.support.in_process import HandClock
 from tests.support.raw import Frames, Word, encode
+from tests.support.read_log import logged_batches, without_select
 from tests.support.store.faulty_files import FaultyFiles
 
-HOME = "appendonlydir"
-NAME = "appendonly.aof"
 _TURNS = 50  # of the loop; more than any chain of ticks in these tests needs
 
 
@@ -166,12 +163,7 @@ class Ticks:
 
     def batches(self) -> list[list[bytes]]:
         """Every batch of the log as lines of words, SELECT left out."""
-        home = self.directory / HOME
-        found = manifest.load(home / f"{NAME}.manifest", self.files)
-        assert found is not None
-        reader = LogReader(list_parts(home, found, self.files), self.files)
-        batches = [[b" ".join(words) for words in batch.commands] for batch in reader.batches(None, None)]
-        return [[line for line in batch if not line.startswith(b"SELECT ")] for batch in batches]
+        return without_select(logged_batches(self.directory, self.files))
 
     def check_accounts(self) -> None:
         """What is counted for each client is what the server keeps for it, and the total is their sum."""

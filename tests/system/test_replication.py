@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from riverbed.server.replication.sender import GETACK, PING
-from riverbed.store.disk.files import OsFiles
 from riverbed.store.format.log_lines import encode_command
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
-from riverbed.store.log import manifest as manifests
+from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.log.manifest import LogFile
 from riverbed.store.replication_id import ReplicationIds
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.faults.proxy import Proxy
+from tests.support.read_log import change_manifest, manifest_of
 from tests.support.replicas import fill, follow, info, offset_of, syncs, until_down, until_level, until_linked
 from tests.support.servers import ROOT, RiverbedServer, Server
 from tests.support.waiting import rewritten, until, until_blocked
@@ -76,10 +75,9 @@ def test_a_replica_that_goes_on_is_told_which_store_it_follows(start_riverbed: S
         fill(client, "s", 50)
     follow(replica, primary.port)
     replica.stop()
-    path = replica.directory / LOG_DIRECTORY / LOG_MANIFEST
-    listed = manifests.load(path, OsFiles())
-    assert listed is not None and listed.replids is not None
-    manifests.replace(path, replace(listed, replids=replace(listed.replids, store_id="9" * 40)), OsFiles())
+    replids = manifest_of(replica.directory).replids
+    assert replids is not None
+    change_manifest(replica.directory, replids=replace(replids, store_id="9" * 40))
     replica.options["replicaof"] = f"127.0.0.1 {primary.port}"
     replica.start()
     until_level(primary, replica)
@@ -524,9 +522,9 @@ def test_the_log_says_why_a_replica_was_cut_off(start_riverbed: StartRiverbed) -
 
 
 def base_of(server: RiverbedServer) -> LogFile:
-    found = manifests.load(server.directory / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
-    assert found is not None and found.base is not None
-    return found.base
+    base = manifest_of(server.directory).base
+    assert base is not None
+    return base
 
 
 @pytest.mark.parametrize("offset", [-200, -1])
@@ -566,10 +564,7 @@ def test_a_log_that_was_taken_over_from_a_redis_is_sent_to_a_redis(
         client.ask("XREADGROUP", "GROUP", "g", "Alice", "COUNT", 50, "STREAMS", "s", ">")
     rewritten(source)
     source.stop()
-    path = source.directory / LOG_DIRECTORY / LOG_MANIFEST
-    listed = manifests.load(path, OsFiles())
-    assert listed is not None
-    manifests.replace(path, replace(listed, replids=ReplicationIds.new()), OsFiles())
+    change_manifest(source.directory, replids=ReplicationIds.new())
     primary, replica = start_riverbed(directory=source.directory), start_redis()
     follow(replica, primary.port)
     with primary.client() as client, replica.client() as other:

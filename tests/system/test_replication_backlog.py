@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.disk.files import OsFiles
-from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST
-from riverbed.store.log import manifest as manifests
+from riverbed.store.layout import LOG_DIRECTORY
 from tests.conftest import StartRedis, StartRiverbed
 from tests.support.faults.proxy import Proxy
+from tests.support.read_log import manifest_of
 from tests.support.replicas import fill, follow, syncs, until_level
 from tests.support.servers import RiverbedServer, Server
 from tests.support.waiting import rewritten, until
@@ -37,9 +36,7 @@ def log_files(server: Server) -> list[str]:
 
 def kept(server: Server) -> list[str]:
     """The files before the base that replicas may ask for."""
-    found = manifests.load(server.directory / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
-    assert found is not None
-    return [file.name for file in found.backlog]
+    return [file.name for file in manifest_of(server.directory).backlog]
 
 
 def entries(server: Server) -> bytes:

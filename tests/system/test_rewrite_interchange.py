@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.store.disk.files import OsFiles
-from riverbed.store.log import manifest as manifests
 from tests.conftest import StartRedis, StartRiverbed, base_seed
+from tests.support.read_log import manifest_of
 from tests.support.replays import replay
 from tests.support.scripts.generators import CONNECTION, STREAMS, Family
 from tests.support.scripts.group_commands import GROUP_FAMILY, NEWER_FAMILY
@@ -52,12 +51,11 @@ def pending_of(state: State) -> int:
 
 def base_of(server: RiverbedServer) -> bytes:
     """The commands of the base, without the annotations, which tell offset and time."""
-    home = server.directory / LOG
-    listed = manifests.load(home / "appendonly.aof.manifest", OsFiles())
-    assert listed is not None and listed.base is not None
+    base = manifest_of(server.directory).base
+    assert base is not None
     return b"".join(
         line
-        for line in (home / listed.base.name).read_bytes().splitlines(keepends=True)
+        for line in (server.directory / LOG / base.name).read_bytes().splitlines(keepends=True)
         if not line.startswith(b"#CK:")
     )
 

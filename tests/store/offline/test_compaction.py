@@ -17,13 +17,12 @@ from riverbed.store.check import check
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import LockedError, StoreError
 from riverbed.store.layout import LOG_DIRECTORY, LOG_MANIFEST, STATE_DIRECTORY
-from riverbed.store.log import manifest as manifests
-from riverbed.store.log.manifest import Manifest
 from riverbed.store.log.padding import LINE_BYTES, padding
 from riverbed.store.offline import compaction as compaction_module
 from riverbed.store.offline.compaction import Compaction, Plan, Report
 from riverbed.store.offline.retention import NO_RETENTION, Retention
 from tests.support.faults.disks import fill_up, small_tmpfs
+from tests.support.read_log import manifest_of
 from tests.support.scripts.random_commands import run_at_random
 from tests.support.store.busy import busy
 from tests.support.store.stores import Store, begin_file, sid
@@ -52,21 +51,15 @@ def assert_the_log_says_the_same(store: Store) -> None:
     assert store.dump() == held
 
 
-def manifest_of(store: Store) -> Manifest:
-    manifest = manifests.load(store.directory / LOG_DIRECTORY / LOG_MANIFEST, OsFiles())
-    assert manifest is not None
-    return manifest
-
-
 def listed(store: Store) -> list[str]:
     """The files of the log after a compaction: a base, an incr, and what replicas may ask for."""
-    manifest = manifest_of(store)
+    manifest = manifest_of(store.directory)
     assert (manifest.base is not None, len(manifest.incrs), manifest.history) == (True, 1, manifest.backlog)
     return [file.name for file in (*manifest.files, *manifest.backlog)]
 
 
 def replids(store: Store) -> Any:
-    return manifest_of(store).replids
+    return manifest_of(store.directory).replids
 
 
 def test_the_end_of_the_log_is_kept_for_replicas(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,25 +67,29 @@ def test_the_end_of_the_log_is_kept_for_replicas(store: Store, monkeypatch: pyte
         store.add(b"s", f"{number}-0", words=(b"f", bytes(1000)))
         store.commit()
         begin_file(store.engine)
-    offset, (*closed, _) = store.engine.log.end.offset, manifest_of(store).incrs
+    offset, (*closed, _) = store.engine.log.end.offset, manifest_of(store.directory).incrs
     store.add(b"s", "9-0")
     _, report = compacted(store)
-    kept = manifest_of(store).backlog
+    kept = manifest_of(store.directory).backlog
     assert [file.name for file in kept][:4] == [file.name for file in closed]
     assert kept[-2].end_offset == kept[-1].start_offset == offset < kept[-1].end_offset
-    assert kept[-1].end_offset == manifest_of(store).incrs[0].start_offset
+    assert kept[-1].end_offset == manifest_of(store.directory).incrs[0].start_offset
     assert report.backlog_bytes == sum(file.size for file in kept) > 4000
-    first = manifest_of(store).incrs[0].name
+    first = manifest_of(store.directory).incrs[0].name
     monkeypatch.setattr(compaction_module, "MAX_BACKLOG_BYTES", 3000)
     compacted(store)
     assert first not in listed(store), "nothing was written to it"
-    assert [file.name for file in manifest_of(store).backlog] == [closed[2].name, closed[3].name, kept[-1].name]
+    assert [file.name for file in manifest_of(store.directory).backlog] == [
+        closed[2].name,
+        closed[3].name,
+        kept[-1].name,
+    ]
 
 
 def test_what_is_kept_of_the_log_of_a_killed_server_is_as_long_as_the_manifest_says(store: Store) -> None:
     store.fill(b"s", 3)
     store.checkpoint()
-    last = manifest_of(store).incrs[-1].name
+    last = manifest_of(store.directory).incrs[-1].name
     end = store.engine.log.end.position
     store.kill()
     path = store.directory / LOG_DIRECTORY / last
@@ -100,7 +97,7 @@ def test_what_is_kept_of_the_log_of_a_killed_server_is_as_long_as_the_manifest_s
         file.write(padding(end, 8 * LINE_BYTES))
     with Compaction(store.directory, Replayer().execute, now_ms=1) as compaction:
         compaction.run()
-    assert [(file.name, file.size) for file in manifest_of(store).backlog] == [(last, end)]
+    assert [(file.name, file.size) for file in manifest_of(store.directory).backlog] == [(last, end)]
     assert path.stat().st_size == end
     store.open()
 
@@ -108,7 +105,7 @@ def test_what_is_kept_of_the_log_of_a_killed_server_is_as_long_as_the_manifest_s
 def test_none_of_the_log_is_kept_that_leads_to_another_state(store: Store) -> None:
     store.fill(b"s", 10)
     _, report = compacted(store, keep=Retention(max_length=3))
-    assert (report.trimmed_entries, report.backlog_bytes, manifest_of(store).backlog) == (7, 0, ())
+    assert (report.trimmed_entries, report.backlog_bytes, manifest_of(store.directory).backlog) == (7, 0, ())
 
 
 def test_a_replica_that_was_compacted_still_knows_the_database_its_primary_has_selected(store: Store) -> None:

@@ -17,7 +17,7 @@ from riverbed.store.options import Fsync
 from riverbed.store.replication_id import NO_ID
 from riverbed.store.tables.environment import Tables
 from tests.store.conftest import OpenStore
-from tests.support.read_log import manifest_of
+from tests.support.read_log import change_manifest, manifest_of
 from tests.support.store.stores import Store, begin_file
 
 
@@ -72,10 +72,7 @@ def test_a_store_of_an_older_version_gets_the_id_that_its_readers_know(store: St
     store.checkpoint()
     line = store.engine.log.replids
     store.engine.close()
-    log = store.directory / "appendonlydir" / "appendonly.aof.manifest"
-    found = manifests.load(log, OsFiles())
-    assert found is not None
-    manifests.replace(log, replace(found, replids=replace(line, store_id="")), OsFiles())
+    change_manifest(store.directory, replids=replace(line, store_id=""))
     tables = Tables(store.directory, 1 << 28)
     with tables.env.begin(write=True, db=tables.handles["meta"]) as txn:
         assert txn.delete(META_STORE)
@@ -102,10 +99,7 @@ def test_a_store_that_an_older_version_has_served_meanwhile_is_the_same(store: S
     store.engine.checkpoint()
     line = store.engine.log.replids
     store.engine.close()
-    log = store.directory / "appendonlydir" / "appendonly.aof.manifest"
-    found = manifests.load(log, OsFiles())
-    assert found is not None
-    manifests.replace(log, replace(found, replids=replace(line, store_id="").branch(900)), OsFiles())
+    change_manifest(store.directory, replids=replace(line, store_id="").branch(900))
     store.open()
     assert store.engine.log.replids.store_id == store_id
 

@@ -41,6 +41,7 @@ from riverbed.tools.console.console import Failure, ProgressBar
 from riverbed.tools.loading.sinks import DirectorySink
 from riverbed.tools.subcommands import load
 from tests.support.in_process import HandClock
+from tests.support.read_log import manifest_of
 from tests.support.store.stores import Store
 from tests.support.ticks import Ticks
 
@@ -141,11 +142,9 @@ def log(place: Path) -> Target:
     store = _small_store(place / "store")
     store.engine.close()
     (incr,) = (place / "store" / "appendonlydir").glob("*.incr.aof")
-    listing = manifest.load(incr.with_name("appendonly.aof.manifest"), OsFiles())
-    assert listing is not None
     # as Redis lists its files: without checksums, so that damage reaches the commands
     plain = f"file {incr.name} seq 1 type i\n".encode()
-    ours = manifest.serialize(listing)
+    ours = manifest.serialize(manifest_of(place / "store"))
 
     def read(data: bytes) -> None:
         for lines in (ours, plain):
