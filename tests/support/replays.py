@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner, Result
-
 from riverbed.store.format.log_lines import encode_command
-from riverbed.tools.cli import main
 from tests.conftest import broken_invariants
 from tests.support.in_process import HandClock, Product, value_of
+from tests.support.program import report, run
 from tests.support.raw import RawClient, parse
 from tests.support.scripts.generators import Family, Generator, KeyCommands
 from tests.support.scripts.group_commands import NewerCommands
@@ -37,16 +35,7 @@ class AnyGenerator(NewerCommands, Generator):
     """Streams, groups and keys."""
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
-
-
-def replay(source: Path, target: Path, *options: object, status: int = 0) -> dict[str, Any]:
-    """The report of `riverbed replay`, which must end with `status`."""
-    result = run("replay", source, target, "--json", *options)
-    assert result.exit_code == status, result.stderr
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
+replay = partial(report, "replay")
 
 
 def refused(source: Path, target: Path, *options: object) -> str:

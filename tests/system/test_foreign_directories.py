@@ -7,10 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from riverbed.tools.cli import main
 from tests.conftest import StartRedis, StartRiverbed
+from tests.support.program import run
 from tests.support.servers import RiverbedServer, Server, StartError
 from tests.support.trees import changes, tree
 from tests.support.waiting import rewritten
@@ -47,7 +46,7 @@ def refused_by_tools(directory: Path) -> list[str]:
     before, told = tree(directory), []
     for words in TOOLS:
         asked = [word.format(directory) for word in words]
-        result = CliRunner().invoke(main, asked, catch_exceptions=False)
+        result = run(*asked)
         assert result.exit_code == 2, (words, result.stdout)
         assert changes(before, tree(directory)) == [], words
         told.append(" ".join(result.stderr.split()))
@@ -68,7 +67,7 @@ def test_a_log_of_redis_is_refused_and_left_alone(
     assert f"the log in {redis.directory / LOG} was written by a Redis" in reason
     can_be_replayed = preamble == "no" or not rewritten_before
     assert (f"`riverbed replay {redis.directory} NEW`" in reason) == can_be_replayed
-    replayed = CliRunner().invoke(main, ["replay", str(redis.directory), str(redis.directory.parent / "new")])
+    replayed = run("replay", redis.directory, redis.directory.parent / "new")
     assert replayed.exit_code == (1 if can_be_replayed else 2), "1: a string is left out"
     assert "`riverbed import redis://" in reason
     for told in refused_by_tools(redis.directory)[:5]:
@@ -99,7 +98,7 @@ def test_a_redis_that_runs_on_our_log_keeps_us_out(
     assert f"redis-server (pid {redis.pid}) writes the log in it" in refusal(directory)
     for words in (["check", "{}", "--repair"], ["compact", "{}", "--yes"]):
         before = tree(directory)
-        result = CliRunner().invoke(main, [word.format(directory) for word in words], catch_exceptions=False)
+        result = run(*[word.format(directory) for word in words])
         assert result.exit_code == 2
         assert "redis-server" in result.stderr
         assert changes(before, tree(directory)) == []
@@ -117,7 +116,7 @@ def test_our_log_is_refused_once_a_redis_has_rewritten_it(
     rewritten(redis)
     redis.stop()
     assert "was written by a Redis" in refusal(directory)
-    result = CliRunner().invoke(main, ["replay", str(directory), str(tmp_path / "new")], catch_exceptions=False)
+    result = run("replay", directory, tmp_path / "new")
     assert result.exit_code == 0, result.stderr
     again = start_riverbed(tmp_path / "new")
     with again.client() as client:

@@ -17,16 +17,15 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from click.testing import CliRunner
 
 from riverbed.store.check import check
 from riverbed.store.errors import StoreError
 from riverbed.store.tables import environment
 from riverbed.store.tables.data_file.power_loss import MARK_NAME
 from riverbed.store.tables.environment import Tables
-from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
 from tests.support.archives import unpack
+from tests.support.program import run
 from tests.support.scripts.states import OF_NODES, OURS, state_of
 from tests.support.servers import RiverbedServer
 
@@ -91,7 +90,7 @@ def test_a_snapshot_of_an_earlier_version_is_restored(
     start_riverbed: StartRiverbed, tmp_path: Path, fixture: str
 ) -> None:
     snapshot = unpacked(fixture, "snapshot", tmp_path) / "before"
-    restored = CliRunner().invoke(main, ["restore", str(snapshot), str(tmp_path / "restored")], catch_exceptions=False)
+    restored = run("restore", snapshot, tmp_path / "restored")
     assert restored.exit_code == 0, restored.output
     assert list(check(tmp_path / "restored")) == []
     assert shown_by(start_riverbed(tmp_path / "restored", options=OURS)) == as_it_was(fixture, "snapshot")
@@ -100,7 +99,7 @@ def test_a_snapshot_of_an_earlier_version_is_restored(
 def test_an_earlier_version_is_read_where_nothing_may_be_written(tmp_path: Path, fixture: str) -> None:
     snapshot = unpacked(fixture, "snapshot", tmp_path) / "before"
     for words in (["check", str(snapshot)], ["stat", str(snapshot), "--groups"], ["dump", str(snapshot)]):
-        shown = CliRunner().invoke(main, words, catch_exceptions=False)
+        shown = run(*words)
         assert shown.exit_code == 0, shown.output
 
 
@@ -108,7 +107,7 @@ def test_a_snapshot_of_tables_of_an_earlier_version_says_so(tmp_path: Path, fixt
     """The programs of that version can read it."""
     data = unpacked(fixture, "data", tmp_path / "data")
     (data / "state" / MARK_NAME).unlink(missing_ok=True)  # as if the machine had not booted since
-    made = CliRunner().invoke(main, ["snapshot", str(data), str(tmp_path / "made")])
+    made = run("snapshot", data, tmp_path / "made")
     assert made.exit_code == 0, made.output
     manifest = json.loads((tmp_path / "made" / "manifest.json").read_text())
     assert manifest["tables_version"] == {"riverbed-0.1": 2, "format-4": 4, "format-5": 5}[fixture]

@@ -6,22 +6,23 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from riverbed.store.ids import id_text
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools import arrow
 from riverbed.tools.arrow import open_store, run_sql
-from riverbed.tools.cli import main
 from riverbed.tools.columns.decode import EntryBatch
 from riverbed.tools.columns.projection import field_types
 from riverbed.tools.console.console import Failure
+from tests.support import program
 from tests.support.servers import RiverbedServer
 from tests.support.store.stores import Store, sid
 
@@ -119,8 +120,7 @@ def test_what_is_not_there_is_refused(place: Path, tmp_path: Path) -> None:
         open_store(tmp_path / "none")
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, ["read", *map(str, words)], catch_exceptions=False)
+run = partial(program.run, "read")
 
 
 def lines(result: Result) -> list[Any]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from click.testing import CliRunner
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.disk.files import OsFiles
@@ -20,7 +19,7 @@ from riverbed.store.offline.replaced import Action
 from riverbed.store.swap import Places
 from riverbed.store.tables.data_file.power_loss import is_marked
 from riverbed.store.tables.environment import Tables
-from riverbed.tools.cli import main
+from tests.support.program import run
 from tests.support.store.planting import damage, do
 from tests.support.store.stores import Store
 
@@ -93,7 +92,7 @@ def test_tables_that_are_not_damaged_and_cannot_be_opened_leave_all_to_the_next_
 
     with monkeypatch.context() as patch:
         patch.setattr(power_cut, "Tables", refused)
-        result = CliRunner().invoke(main, [*tool, str(directory)])
+        result = run(*tool, directory)
     assert result.exit_code == 2
     assert str(error) in result.stderr
     assert log.read_bytes() == before
@@ -111,7 +110,7 @@ def test_a_full_disk_keeps_no_part_of_what_is_cut(tmp_path: Path, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(replaced, "copy_stretch", full)
-        result = CliRunner().invoke(main, ["compact", str(directory)])
+        result = run("compact", directory)
     assert result.exit_code == 2
     assert list((directory / "replaced").iterdir()) == []
     assert is_marked(directory / "state")
@@ -121,11 +120,11 @@ def test_a_trial_cuts_nothing_and_a_compaction_tells_and_keeps_what_it_cuts(tmp_
     directory = cut(tmp_path / "cut")
     log = directory / "appendonlydir" / "appendonly.aof.1.incr.aof"
     before = log.read_bytes()
-    trial = CliRunner().invoke(main, ["compact", str(directory), "--dry-run"])
+    trial = run("compact", directory, "--dry-run")
     assert trial.exit_code == 2
     assert "a power cut has ended the use of" in trial.stderr
     assert log.read_bytes() == before and is_marked(directory / "state")
-    done = CliRunner().invoke(main, ["compact", str(directory), "--json"])
+    done = run("compact", directory, "--json")
     assert done.exit_code == 0
     assert "after a power cut: cut " in done.stderr
     (kept,) = (directory / "replaced").iterdir()
@@ -139,14 +138,14 @@ def test_nothing_that_is_kept_goes_where_a_link_leads(tmp_path: Path, tool: list
     before = log.read_bytes()
     (tmp_path / "elsewhere").mkdir()
     (directory / "replaced").symlink_to(tmp_path / "elsewhere")
-    assert CliRunner().invoke(main, [*tool, str(directory)]).exit_code == 2
+    assert run(*tool, directory).exit_code == 2
     assert log.read_bytes() == before and is_marked(directory / "state")
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_a_repair_tells_and_keeps_what_it_cuts_of_a_store_that_is_sound_then(tmp_path: Path) -> None:
     directory = cut(tmp_path / "cut")
-    result = CliRunner().invoke(main, ["check", str(directory), "--repair"])
+    result = run("check", directory, "--repair")
     assert result.exit_code == 0
     assert "repaired: after a power cut: cut " in result.stderr
     assert len(list((directory / "replaced").iterdir())) == 1
@@ -156,7 +155,7 @@ def test_what_a_repair_cuts_stands_in_its_report_beside_what_it_mends(tmp_path: 
     directory = cut(tmp_path / "cut")
     for _ in range(2):  # the newest state of the tables is not believed after a power cut
         damage(directory, do.stream(length=9))
-    result = CliRunner().invoke(main, ["check", str(directory), "--repair", "--json"])
+    result = run("check", directory, "--repair", "--json")
     report = json.loads(result.stdout)
     first, second = report["repaired"]
     assert first["done"].startswith("after a power cut: cut ") and Path(first["kept"]).exists()

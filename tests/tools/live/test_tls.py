@@ -7,20 +7,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from riverbed.tools.cli import main
 from riverbed.tools.spark.errors import OptionError
 from riverbed.tools.spark.writing.options import write_options
 from riverbed.tools.spark.writing.server import Connection
 from tests.support.certificates import Authority, Certificates
 from tests.support.documents import blocks_of
+from tests.support.program import run
 from tests.support.servers import ROOT
 from tests.support.tls import Start
-
-
-def run(*words: object, stdin: str = "") -> Result:
-    return CliRunner().invoke(main, [str(word) for word in words], input=stdin, catch_exceptions=False)
 
 
 def files(certificates: Certificates) -> list[object]:
@@ -34,7 +29,7 @@ def test_every_tool_that_speaks_to_a_server_speaks_tls(
     server = start_tls()
     target, options = f"localhost:{server.port}", files(certificates)
     line = json.dumps({"id": "1-1", "fields": {"f": "v"}})
-    assert run("load", target, "s", "--tls", *options, stdin=line).exit_code == 0
+    assert run("load", target, "s", "--tls", *options, given=line).exit_code == 0
     assert json.loads(run("dump", target, "s", *options).stdout) == {"id": "1-1", "fields": {"f": "v"}}
     assert json.loads(run("stat", f"rediss://{target}", "--json", *options).stdout)["length"] == 1
     assert json.loads(run("top", target, "--json", "--count", 1, *options).stdout)["address"] == target

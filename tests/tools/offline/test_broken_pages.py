@@ -6,9 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from riverbed.tools.cli import main
+from tests.support.program import run
 from tests.support.store.stores import Store
 from tests.support.trees import changes, tree
 
@@ -39,7 +38,7 @@ def broken(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_page_that_lmdb_would_end_at_is_named(broken: Path, name: str) -> None:
     before = tree(broken)
-    result = CliRunner().invoke(main, [word.format(broken) for word in COMMANDS[name]], catch_exceptions=False)
+    result = run(*[word.format(broken) for word in COMMANDS[name]])
     assert (result.exit_code, result.stdout) == (2, "")
     text = " ".join(result.stderr.split())
     assert "data.mdb: " in text and " page " in text and "`riverbed check` says more" in text

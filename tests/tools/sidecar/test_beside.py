@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from riverbed.store.progress import ignore
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.snapshot.writer import VERIFYING, take_snapshot
-from riverbed.tools.cli import main
 from riverbed.tools.sidecar import beside, sidecar
 from riverbed.tools.sidecar.beside import ColumnsBeside
 from riverbed.tools.sidecar.sidecar import ColumnsError, fill_columns, fill_columns_beside, stream_columns
+from tests.support.program import run
 from tests.support.store.stores import Store, sid
 
 
@@ -35,7 +35,7 @@ def directory(tmp_path: Path) -> Path:
 
 def tool(directory: Path, out: Path) -> Result:
     words = ["snapshot", str(directory), str(out), "--columns"]
-    return CliRunner().invoke(main, words, catch_exceptions=False)
+    return run(*words)
 
 
 def files_below(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,6 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from crc32c import crc32c
 
 from riverbed.store.ids import id_text
@@ -20,8 +19,8 @@ from riverbed.store.snapshot.manifest import FileDigest
 from riverbed.store.snapshot.reader import Snapshot, open_snapshot, verify_file
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.tools.arrow import open_store
-from riverbed.tools.cli import main
 from riverbed.tools.sidecar.sidecar import ColumnsError, stream_columns, write_columns
+from tests.support.program import run
 from tests.support.store.stores import Store, sid
 
 KEY = b"../../etc/\xff orders"
@@ -230,7 +229,7 @@ def test_the_tool_writes_columns_when_asked(tmp_path: Path) -> None:
     store.checkpoint()
     store.kill()
     words = ["snapshot", str(tmp_path / "store"), str(tmp_path / "out"), "--columns"]
-    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    result = run(*words)
     assert result.exit_code == 0, result.stderr
     assert stream_columns(open_snapshot(tmp_path / "out"), 0, b"s").entries == 1
 
@@ -241,6 +240,6 @@ def test_without_pyarrow_nothing_is_made(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     words = ["snapshot", str(tmp_path / "store"), str(tmp_path / "out"), "--columns"]
-    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    result = run(*words)
     assert (result.exit_code, (tmp_path / "out").exists()) == (2, False)
     assert "pip install 'riverbed[sql]'" in " ".join(result.stderr.split())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from riverbed.server.version import VERSION
 from riverbed.store.format.entries import bare_row
@@ -19,17 +19,13 @@ from riverbed.store.offline.replaced import Action
 from riverbed.store.snapshot.writer import take_snapshot
 from riverbed.store.tables.environment import Tables
 from riverbed.store.wire import seal
-from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
+from tests.support.program import run
 from tests.support.replicas import fill
 from tests.support.servers import RiverbedServer
 from tests.support.store.stores import Store
 from tests.support.terminal import on_terminal
 from tests.support.waiting import rewritten
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
 @pytest.fixture

@@ -1,30 +1,21 @@
 from __future__ import annotations
 
-import json
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed
+from tests.support import program
 from tests.support.raw import RawClient
 from tests.support.terminal import on_terminal
 
 pytestmark = pytest.mark.slow
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["compact", *map(str, arguments)], catch_exceptions=False)
-
-
-def told(*arguments: object) -> dict[str, Any]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
+run = partial(program.run, "compact")
+told = partial(program.report, "compact")
 
 
 def looks(client: RawClient) -> list[bytes]:

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner, Result
 
-from riverbed.tools.cli import main
+from tests.support import program
 from tests.support.replicas import follow, until_level
 from tests.support.servers import RiverbedServer
 from tests.tools.spark.jobruns import freeze
@@ -17,15 +15,8 @@ from tests.tools.spark.jobruns import freeze
 pytestmark = pytest.mark.slow
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["compare", *map(str, arguments)], catch_exceptions=False)
-
-
-def report(*arguments: object, status: int = 0) -> dict[str, Any]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == status, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+run = partial(program.run, "compare")
+report = partial(program.report, "compare")
 
 
 @pytest.fixture

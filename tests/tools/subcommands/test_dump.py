@@ -1,24 +1,23 @@
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from riverbed.store.checksum import crc32c
 from riverbed.store.snapshot.manifest import FileDigest, encode_manifest
 from riverbed.store.snapshot.reader import open_snapshot
 from riverbed.store.tables.environment import TABLES
-from riverbed.tools.cli import main
 from riverbed.tools.console.keytext import key_text
 from riverbed.tools.console.steps import StepProgress
 from riverbed.tools.live.redisclient import RedisClient
 from riverbed.tools.offline import streamread
+from tests.support import program
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
@@ -26,15 +25,8 @@ StartRiverbed = Callable[..., RiverbedServer]
 StartRedis = Callable[..., RedisServer]
 
 
-def run(*arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(main, ["dump", *words], catch_exceptions=False)
-
-
-def dumped(*arguments: object) -> list[dict[str, Any]]:
-    result = run(*arguments)
-    assert result.exit_code == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+run = partial(program.run, "dump")
+dumped = partial(program.printed, "dump")
 
 
 def test_a_damaged_snapshot_shows_no_entry(riverbed: RiverbedServer) -> None:

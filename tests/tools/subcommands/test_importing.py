@@ -10,15 +10,14 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from riverbed.store.ids import StreamID
-from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure
 from riverbed.tools.live import livestream
 from riverbed.tools.live.redisclient import Address, ReplyError, parse_url
@@ -26,6 +25,7 @@ from riverbed.tools.live.target import server_address
 from riverbed.tools.live.tls import TlsOptions
 from riverbed.tools.loading.sinks import ServerSink
 from tests.conftest import StartRedis, StartRiverbed, base_seed, broken_invariants
+from tests.support import program
 from tests.support.impostor import impostor
 from tests.support.in_process import value_of
 from tests.support.raw import RawClient, parse
@@ -40,19 +40,12 @@ class AnyGenerator(LastingCommands, Generator):
     """Streams, groups and keys."""
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["import", *(str(argument) for argument in arguments)], catch_exceptions=False)
+run = partial(program.run, "import")
+imported = partial(program.report, "import")
 
 
 def url(server: Server, database: str = "") -> str:
     return f"redis://127.0.0.1:{server.port}{database}"
-
-
-def imported(source: str, target: object, *options: object, status: int = 0) -> dict[str, Any]:
-    result = run(source, target, "--json", *options)
-    assert result.exit_code == status, (result.stdout, result.stderr)
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
 
 
 def refused(*arguments: object) -> str:

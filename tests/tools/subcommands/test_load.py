@@ -5,12 +5,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
-from click.testing import CliRunner, Result
 
 from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure, ProgressBar
@@ -18,6 +18,7 @@ from riverbed.tools.live.redisclient import ReplyError
 from riverbed.tools.loading.sinks import DirectorySink, ServerSink
 from riverbed.tools.subcommands import load as load_module
 from tests.conftest import broken_invariants
+from tests.support.program import printed, report, run
 from tests.support.raw import RawClient
 from tests.support.servers import RedisServer, RiverbedServer
 
@@ -26,16 +27,7 @@ StartRedis = Callable[..., RedisServer]
 LINES = "".join(f'{{"id": "{number}-0", "fields": {{"n": "{number}"}}}}\n' for number in range(1, 1001))
 
 
-def run(*arguments: object, given: str | bytes | None = None) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(main, words, input=given, catch_exceptions=False)
-
-
-def load(*arguments: object, given: str | bytes | None = None) -> dict[str, Any]:
-    result = run("load", *arguments, "--json", given=given)
-    assert result.exit_code == 0, result.stderr
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
+load = partial(report, "load")
 
 
 def refused(*arguments: object, given: str | bytes | None = None) -> str:
@@ -44,10 +36,7 @@ def refused(*arguments: object, given: str | bytes | None = None) -> str:
     return " ".join(result.stderr.split())
 
 
-def dumped(target: object, key: str, *options: object) -> list[dict[str, Any]]:
-    result = run("dump", target, key, *options)
-    assert result.exit_code == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+dumped = partial(printed, "dump")
 
 
 @pytest.fixture(params=["directory", "riverbed", "redis"])

@@ -1,18 +1,17 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
 from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import DATA_NAME, MANIFEST_NAME, STREAMS_NAME
 from riverbed.store.snapshot.manifest import SnapshotManifest, encode_manifest
 from riverbed.store.snapshot.reader import open_snapshot
-from riverbed.tools.cli import main
+from tests.support import program
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
 from tests.support.store.forged import LENGTHS, forge_length, forge_page
@@ -21,9 +20,7 @@ StartRiverbed = Callable[..., RiverbedServer]
 READ = ("XREADGROUP", "GROUP", "g", "alice", "COUNT", "50", "STREAMS", "s", ">")
 
 
-def run(*arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(main, ["restore", *words], catch_exceptions=False)
+run = partial(program.run, "restore")
 
 
 def told(client: RawClient) -> list[bytes]:
@@ -53,9 +50,7 @@ def test_a_server_starts_on_it_and_tells_the_same(
     taken: tuple[Path, list[bytes]], start_riverbed: StartRiverbed, tmp_path: Path
 ) -> None:
     snapshot, before = taken
-    result = run(snapshot, tmp_path / "restored", "--json")
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout)["entries"] == 297
+    assert program.report("restore", snapshot, tmp_path / "restored")["entries"] == 297
     server = start_riverbed(tmp_path / "restored")
     with server.client() as client:
         assert told(client) == before
@@ -67,7 +62,7 @@ def test_forged_pages_never_reach_lmdb(taken: tuple[Path, list[bytes]], tmp_path
     snapshot, _ = taken
     forge_page(snapshot)
     words = {"restore": [snapshot, tmp_path / "new"], "stat": [snapshot], "dump": [snapshot, "s"]}[command]
-    result = CliRunner().invoke(main, [command, *map(str, words)], catch_exceptions=False)
+    result = program.run(command, *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "a page is damaged: " in " ".join(result.stderr.split())
     assert not (tmp_path / "new").exists()
@@ -82,10 +77,9 @@ def test_a_length_that_no_stream_can_have_is_not_believed(
     with pytest.raises(CorruptionError, match="line 1: "):
         list(open_snapshot(snapshot).streams())
     # these count what the tables hold
-    for command, words, name in (("restore", [str(tmp_path / "new")], "entries"), ("stat", [], "length")):
-        result = CliRunner().invoke(main, [command, str(snapshot), *words, "--json"], catch_exceptions=False)
-        assert (result.exit_code, json.loads(result.stdout)[name]) == (0, 297), result.stderr
-    result = CliRunner().invoke(main, ["check", str(snapshot)], catch_exceptions=False)
+    for command, words, name in (("restore", [tmp_path / "new"], "entries"), ("stat", [], "length")):
+        assert program.report(command, snapshot, *words)[name] == 297
+    result = program.run("check", snapshot)
     assert result.exit_code == 1
     assert f"{STREAMS_NAME}: line 1: " in "".join(result.output.splitlines())
 
@@ -122,7 +116,7 @@ def test_what_a_forged_manifest_says_is_not_believed(
 def test_a_forged_manifest_is_not_read_past(taken: tuple[Path, list[bytes]], command: str) -> None:
     snapshot, _ = taken
     forge(snapshot, "position")
-    result = CliRunner().invoke(main, [command, str(snapshot), *(["s"] if command == "dump" else [])])
+    result = program.run(command, snapshot, *(["s"] if command == "dump" else []))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "says of position " in " ".join(result.stderr.split())
 

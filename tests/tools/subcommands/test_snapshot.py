@@ -1,35 +1,25 @@
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 from riverbed.store.snapshot.reader import list_snapshots, open_snapshot
-from riverbed.tools.cli import main
+from tests.support import program
 from tests.support.replicas import fill
 from tests.support.servers import ROOT, RiverbedServer
 
 StartRiverbed = Callable[..., RiverbedServer]
 
 
-def run(*arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(main, ["snapshot", *words], catch_exceptions=False)
-
-
-def made(*arguments: object) -> dict[str, Any]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    report: dict[str, Any] = json.loads(result.stdout)
-    return report
+run = partial(program.run, "snapshot")
+made = partial(program.report, "snapshot")
 
 
 @pytest.fixture

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from riverbed.tools.cli import main
 from riverbed.tools.console.console import age_text
 from riverbed.tools.console.keytext import key_text, key_values
+from tests.support import program
 from tests.support.raw import RawClient
 from tests.support.servers import RedisServer, RiverbedServer, Server
 from tests.support.terminal import on_terminal
@@ -19,15 +18,8 @@ StartRiverbed = Callable[..., RiverbedServer]
 StartRedis = Callable[..., RedisServer]
 
 
-def run(*arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(main, ["stat", *words], catch_exceptions=False)
-
-
-def told(*arguments: object) -> list[dict[str, Any]]:
-    result = run(*arguments, "--json")
-    assert result.exit_code == 0, result.stderr
-    return [json.loads(line) for line in result.stdout.splitlines()]
+run = partial(program.run, "stat")
+told = partial(program.printed, "stat", "--json")
 
 
 def fill(server: Server) -> None:

@@ -4,19 +4,19 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from unittest.mock import patch
 
 import pytest
-from click.testing import CliRunner, Result
 from rich.console import Console
 
-from riverbed.tools.cli import main
 from riverbed.tools.live.redisclient import Address, RedisClient
 from riverbed.tools.stream_stat import GroupStat, StreamStat
 from riverbed.tools.top import sample as topsample
 from riverbed.tools.top.rates import GroupRates, Rates, Trends, rates, sparkline, trend_values
 from riverbed.tools.top.sample import Sample, Sampler
 from riverbed.tools.top.view import ORDERS, as_json, rate_text, screen
+from tests.support import program
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
 StartRiverbed = Callable[..., RiverbedServer]
@@ -35,9 +35,7 @@ INFO = {
 }
 
 
-def run(*arguments: object) -> Result:
-    words = [str(argument) for argument in arguments]
-    return CliRunner().invoke(main, ["top", *words], catch_exceptions=False)
+run = partial(program.run, "top")
 
 
 def fill(server: Server) -> None:
@@ -323,4 +321,4 @@ def test_a_server_that_is_down_or_refuses_is_told_at_once(start_riverbed: StartR
 def test_help_shows_an_example() -> None:
     text = run("--help").stdout
     assert "riverbed top localhost:6379" in text
-    assert "\n  top " in CliRunner().invoke(main, ["--help"]).stdout
+    assert "\n  top " in program.run("--help").stdout

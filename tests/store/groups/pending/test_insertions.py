@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from click.testing import CliRunner
 
 from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import DeepCheck, check
@@ -31,9 +30,9 @@ from riverbed.store.groups.pending.run_rows import replace_runs
 from riverbed.store.ids import id_text, pack_id
 from riverbed.store.tables.damage.scrub import scrub_step
 from riverbed.store.tables.reader import TableReader
-from riverbed.tools.cli import main
 from tests.support.archives import unpack
 from tests.support.in_process import HandClock, Product
+from tests.support.program import run
 from tests.support.store.stores import Store, claim_order, rewrite, sid
 
 NOW_MS: Final = 1_700_000_000_000
@@ -336,7 +335,7 @@ def test_a_time_that_is_too_large_is_the_largest(product: Product, tmp_path: Pat
 
 def test_rows_of_an_earlier_version_come_before_what_is_inserted_at_their_time(tmp_path: Path) -> None:
     unpack(FIXTURE, tmp_path)
-    restored = CliRunner().invoke(main, ["restore", str(tmp_path / "before"), str(tmp_path / "data")])
+    restored = run("restore", tmp_path / "before", tmp_path / "data")
     assert restored.exit_code == 0, restored.output
     product = Product(tmp_path / "data", HandClock(NOW_MS * 2))
     before = [

@@ -14,15 +14,15 @@ from urllib.parse import unquote
 import pyarrow.dataset as ds
 import pytest
 import redis
-from click.testing import CliRunner, Result
+from click.testing import Result
 from pyspark.sql import DataFrame, SparkSession
 
 from riverbed.store.snapshot.writer import take_snapshot
-from riverbed.tools.cli import main
 from riverbed.tools.console.console import Failure
 from riverbed.tools.spark.jobs.command import Job
 from riverbed.tools.spark.jobs.export.hadoop_files import HadoopFiles
 from riverbed.tools.spark.jobs.export.ledger import Ledger, Run
+from tests.support import program
 from tests.support.in_process import HandClock, Product
 from tests.support.servers import RiverbedServer
 from tests.tools.spark.jobruns import freeze, report, run
@@ -279,7 +279,7 @@ def test_entries_that_a_smaller_last_id_lets_in_are_exported_from_tables_with_ot
 ) -> None:
     data, again = tmp_path / "data", tmp_path / "again"
     export_after(data, "XADD s 10-0 n 1", "XADD s 50-0 n 1", "XSETID s 100-0")
-    assert CliRunner().invoke(main, ["replay", str(data), str(again)], catch_exceptions=False).exit_code == 0
+    assert program.run("replay", data, again).exit_code == 0
 
     assert export_after(again, "XSETID s 60-0", "XADD s 70-0 n 1", "XADD s 110-0 n 1").exit_code == 0
     assert [row[1] for row in exported(tmp_path / "lake")] == ["10-0", "110-0", "50-0", "70-0"]
@@ -359,7 +359,7 @@ def test_a_store_is_known_again_after_many_starts_and_when_its_streams_were_numb
     assert report("export", first, out)["rows"] == 10
 
     for words in (["compact", product.directory, "--yes"], ["replay", product.directory, tmp_path / "replayed"]):
-        assert CliRunner().invoke(main, list(map(str, words)), catch_exceptions=False).exit_code == 0
+        assert program.run(*words).exit_code == 0
     again = Product(tmp_path / "replayed", product.clock)
     for entry in range(11, 21):
         again.run("XADD", "s", f"{entry}-0", "n", entry)
