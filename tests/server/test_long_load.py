@@ -22,7 +22,6 @@ from redis.retry import Retry
 
 from riverbed.server.commands import load_commands
 from riverbed.server.commands.table import COMMANDS, Command, Flag
-from tests.support.raw import RawClient
 from tests.support.servers import PATIENCE_S, RiverbedServer, free_port
 
 LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
@@ -112,11 +111,6 @@ def call(row: Command) -> list[str]:
     return [*name, *["0"] * (abs(row.arity) - len(name))]
 
 
-def fields(client: RawClient, section: str) -> dict[str, str]:
-    text = client.tree("INFO", section).text.decode()
-    return dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
-
-
 def test_commands_are_refused_by_their_flags(loading: HeldServer) -> None:
     ends_connection = {b"SHUTDOWN", b"QUIT", b"MONITOR", b"PSYNC", b"SYNC"}
     refused, served = set(), set()
@@ -148,7 +142,7 @@ def test_info_and_the_metrics_port_show_how_far_it_is(held: HeldServer) -> None:
     held.spawn()
     held.wait_listening()
     with held.client() as client:
-        found = fields(client, "persistence")
+        found = client.info("persistence")
         assert found["loading"] == "1"
         assert int(found["loading_total_bytes"]) > KEYS * 4096
         assert 0 < int(found["loading_loaded_bytes"]) < int(found["loading_total_bytes"])
@@ -156,7 +150,7 @@ def test_info_and_the_metrics_port_show_how_far_it_is(held: HeldServer) -> None:
         assert abs(int(found["loading_start_time"]) - time.time()) < PATIENCE_S
         assert int(found["loading_eta_seconds"]) > 0
         assert found["riverbed_loading_step"] == "executing the log"
-        assert fields(client, "everything")["master_repl_offset"] == "0"
+        assert client.info("everything")["master_repl_offset"] == "0"
     with pytest.raises(urllib.error.HTTPError, match="503") as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60)
     text = refused.value.read().decode()
@@ -168,7 +162,7 @@ def test_info_and_the_metrics_port_show_how_far_it_is(held: HeldServer) -> None:
     assert values["riverbed_loading"] == "1.0"
     held.go_on()
     with held.client() as client:
-        found = fields(client, "persistence")
+        found = client.info("persistence")
         assert found["loading"] == "0"
         assert "loading_total_bytes" not in found
     assert urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60).read() == b"ok\n"
@@ -188,8 +182,8 @@ def test_nothing_is_committed_while_a_log_with_copies_is_loaded(tmp_path: Path) 
     server.wait_listening()
     with server.client() as client:
         for _ in range(10):
-            assert fields(client, "persistence")["loading"] == "1"
-        assert float(fields(client, "persistence")["loading_loaded_perc"]) > 10
+            assert client.info("persistence")["loading"] == "1"
+        assert float(client.info("persistence")["loading_loaded_perc"]) > 10
         server.go_on()
         assert client.ask("XLEN", f"t{KEYS - 1}") == b":%d\r\n" % KEYS
     assert "checkpoint" not in server.log_text()
@@ -280,7 +274,7 @@ def test_a_replica_says_during_its_load_that_it_is_one(held: HeldServer) -> None
     held.wait_listening()
     with held.client() as client:
         assert client.ask("ROLE") == b"*5\r\n$5\r\nslave\r\n$9\r\n127.0.0.1\r\n:1\r\n$7\r\nconnect\r\n:-1\r\n"
-        found = fields(client, "replication")
+        found = client.info("replication")
         assert (found["role"], found["master_link_status"], found["slave_repl_offset"]) == ("slave", "down", "0")
         assert client.ask("XADD", "s0", "9-9", "f", "v").startswith(b"-READONLY ")
         assert client.ask("XLEN", "s0") == LOADING

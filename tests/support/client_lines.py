@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 from tests.support.raw import Node, RawClient
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def id_of(client: RawClient) -> int:

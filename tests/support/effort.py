@@ -58,6 +58,5 @@ def undisturbed() -> Iterator[None]:
 
 def server_cpu_s(client: RawClient) -> float:
     """Processor time that a server has used up to now."""
-    lines = client.tree("INFO", "cpu").text.decode().splitlines()
-    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    found = client.info("cpu")
     return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])

@@ -189,6 +189,11 @@ class RawClient:
     def tree(self, *words: Word) -> Node:
         return parse(self.ask(*words))
 
+    def info(self, *sections: str) -> dict[str, str]:
+        """The fields of INFO."""
+        lines = self.tree("INFO", *sections).text.decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
     def pipeline(self, commands: Sequence[Sequence[Word]]) -> list[bytes]:
         """Send all commands in one go, then read their replies."""
         self.socket.sendall(b"".join(map(encode, commands)))

@@ -12,8 +12,7 @@ from tests.support.waiting import until
 def info(server: Server, section: str = "replication") -> dict[str, str]:
     """A section of INFO."""
     with server.client(timeout_s=60) as client:
-        lines = client.tree("INFO", section).text.decode().splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
+        return client.info(section)
 
 
 def follow(replica: Server, port: int) -> None:

@@ -20,6 +20,7 @@ from redis.sentinel import Sentinel
 
 from tests.support.certificates import Certificates
 from tests.support.raw import RawClient, Word
+from tests.support.replicas import info
 from tests.support.servers import RedisServer, RiverbedServer, Server, StartError, free_port
 from tests.support.tls import TlsClient, TlsRiverbed, client_context
 
@@ -55,15 +56,9 @@ class _Settled(Server):
 
     # -- what Sentinel sees
 
-    def replication(self) -> dict[str, str]:
-        """INFO replication."""
-        with self.client(timeout_s=60) as client:
-            lines = client.tree("INFO", "replication").text.decode().splitlines()
-        return dict(line.split(":", 1) for line in lines if ":" in line)
-
     def follows(self, primary: Server) -> bool:
         """Whether this is a replica of `primary` whose link is up."""
-        now = self.replication()
+        now = info(self)
         return (now["role"], now.get("master_port"), now.get("master_link_status")) == (
             *("slave", str(primary.port), "up"),
         )
@@ -194,7 +189,7 @@ class Watched:
         if len(ports) > 1:
             return None
         member = self.at(*ports)
-        return member if member.process is not None and member.replication()["role"] == "master" else None
+        return member if member.process is not None and info(member)["role"] == "master" else None
 
     def others(self, member: Member) -> list[Member]:
         return [one for one in self.members if one is not member]

@@ -46,21 +46,15 @@ def until_blocked(client: RawClient, count: int) -> None:
     until(lambda: line in client.ask("INFO", "clients"), f"{count} blocked clients")
 
 
-def persistence(client: RawClient) -> dict[str, str]:
-    """INFO persistence."""
-    lines = client.tree("INFO", "persistence").text.decode().splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
 def rewrite_ended(client: RawClient) -> dict[str, str]:
     """Wait for the end of a rewrite, well or badly; -> INFO persistence then."""
 
     def is_over() -> bool:
-        found = persistence(client)
+        found = client.info("persistence")
         return (found["aof_rewrite_in_progress"], found["aof_rewrite_scheduled"]) == ("0", "0")
 
     until(is_over, "the end of a rewrite")
-    return persistence(client)
+    return client.info("persistence")
 
 
 def rewritten(server: Server) -> None:

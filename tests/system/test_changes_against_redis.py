@@ -218,8 +218,7 @@ PREPARED = [
 
 
 def changes(client: RawClient) -> int:
-    text = client.tree("INFO", "persistence").text.decode()
-    return int(text.partition("rdb_changes_since_last_save:")[2].split("\r\n")[0])
+    return int(client.info("persistence")["rdb_changes_since_last_save"])
 
 
 class Counted:

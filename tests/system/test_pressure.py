@@ -106,9 +106,7 @@ def small(server: RiverbedServer, most_bytes: int) -> Iterator[Callable[[], None
 def kept_bytes(server: RiverbedServer) -> int:
     """What the server says it keeps for its clients."""
     with connected(server) as client:
-        info = client.ask("INFO", "memory")
-    (line,) = [line for line in info.splitlines() if line.startswith(b"mem_clients_normal:")]
-    return int(line.partition(b":")[2])
+        return int(client.info("memory")["mem_clients_normal"])
 
 
 @pytest.mark.parametrize("authenticated", [False, True])
@@ -346,9 +344,7 @@ def test_without_a_setting_the_total_is_bounded_as_well(server: RiverbedServer) 
 
 def info(server: RiverbedServer, field: str) -> int:
     with connected(server) as client:
-        lines = client.ask("INFO", "memory", "stats").splitlines()
-    (value,) = [line.partition(b":")[2] for line in lines if line.startswith(field.encode() + b":")]
-    return int(value)
+        return int(client.info("memory", "stats")[field])
 
 
 def test_subscribers_that_never_read_are_bounded_together(server: RiverbedServer) -> None:

@@ -22,6 +22,7 @@ from tests.conftest import broken_invariants
 from tests.support.certificates import Certificates
 from tests.support.faults.ledger import Account, Add, Fate, Ledger, read_id
 from tests.support.faults.producers import read_streams
+from tests.support.replicas import info
 from tests.support.sentinels import NAME, RiverbedMember, TlsMember, Watched
 
 WRITERS = 3
@@ -177,7 +178,7 @@ def test_a_failover_by_hand_loses_nothing_confirmed_and_everybody_follows(watche
     assert second is not None
     # it is written down: a restart changes nothing
     second.restart()
-    assert second.replication()["role"] == "master"
+    assert info(second)["role"] == "master"
     watched.until(lambda: first.follows(second), "the former primary follows the restarted one")
     first.restart()
     watched.until(lambda: first.follows(second), "the former primary, restarted, is a replica from the start")

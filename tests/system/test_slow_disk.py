@@ -13,7 +13,7 @@ import pytest
 from tests.support.faults.processes.slow_sync import FOR_EVER_MS, SlowSync
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
-from tests.support.waiting import persistence, until
+from tests.support.waiting import until
 
 _VALUE = b"x" * (1 << 20)
 _ENTRIES = 60  # of a megabyte: nearly twice what may wait for the disk
@@ -50,7 +50,7 @@ def held(tmp_path: Path) -> Iterator[tuple[RiverbedServer, SlowSync, RawClient, 
         assert client.ask("XADD", "other", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
         disk.delay(FOR_EVER_MS)
         writer = Writer(server)
-        until(lambda: persistence(client)["riverbed_writes_wait_for_disk"] == "1", "writes wait for the disk")
+        until(lambda: client.info("persistence")["riverbed_writes_wait_for_disk"] == "1", "writes wait for the disk")
         try:
             yield server, disk, client, writer
         finally:
@@ -69,7 +69,7 @@ def test_writes_wait_for_a_disk_that_does_not_answer_and_all_else_goes_on(tmp_pa
         writer.join()
         assert len(writer.replies) == _ENTRIES
         assert client.ask("XLEN", "s") == b":%d\r\n" % _ENTRIES
-        found = persistence(client)
+        found = client.info("persistence")
         assert found["riverbed_writes_wait_for_disk"] == "0"
         assert int(found["aof_delayed_fsync"]) > 0
 

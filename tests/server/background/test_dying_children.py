@@ -23,7 +23,7 @@ from tests.support.faults.proxy import Proxy
 from tests.support.raw import RawClient
 from tests.support.replicas import fill, info, is_linked, syncs, until_level
 from tests.support.servers import RiverbedServer
-from tests.support.waiting import persistence, process_ended, rewrite_ended, until
+from tests.support.waiting import process_ended, rewrite_ended, until
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +48,7 @@ def first_child(server: RiverbedServer, is_over: Callable[[], bool] = lambda: Fa
 
 def is_rewritten(client: RawClient) -> bool:
     """Whether a rewrite that had begun is over."""
-    return persistence(client)["aof_rewrite_in_progress"] == "0"
+    return client.info("persistence")["aof_rewrite_in_progress"] == "0"
 
 
 def has_reply(client: RawClient) -> bool:
@@ -113,9 +113,9 @@ def test_a_snapshot_whose_process_dies_at_any_moment_fails_or_is_complete(riverb
             hit(child, number)
             reply = client.reply()
             assert reply.startswith((b"*", b"%")) or b"its process was killed" in reply or b"status 1" in reply, reply
-            assert persistence(client)["riverbed_snapshot_in_progress"] == "0"
+            assert client.info("persistence")["riverbed_snapshot_in_progress"] == "0"
         assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
-        until(lambda: persistence(client)["riverbed_lmdb_readers"] == "0", "the last reader's end")
+        until(lambda: client.info("persistence")["riverbed_lmdb_readers"] == "0", "the last reader's end")
     assert_nothing_ended_unnoticed(riverbed)
     assert not list(riverbed.directory.glob("snapshots/.temp-*"))
 
@@ -153,7 +153,10 @@ def test_a_snapshot_that_is_ended_as_lmdb_begins_to_copy_ends(start_riverbed: St
                 server.start()
         with server.client() as client:
             assert client.ask("RIVERBED", "SNAPSHOT", "whole").startswith(b"*")
-            until(lambda client=client: persistence(client)["riverbed_lmdb_readers"] == "0", "the last reader's end")
+            until(
+                lambda client=client: client.info("persistence")["riverbed_lmdb_readers"] == "0",
+                "the last reader's end",
+            )
         assert_nothing_ended_unnoticed(server)
 
     at_once(rounds_of, [(start_riverbed(),) for _ in range(SNAPSHOT_SERVERS)])

@@ -29,7 +29,7 @@ from tests.support.raw import RawClient
 from tests.support.rewriter import rewrite_here
 from tests.support.servers import RiverbedServer
 from tests.support.ticks import Ticks, in_loop
-from tests.support.waiting import persistence, process_ended, rewrite_ended, rewritten, until, until_true
+from tests.support.waiting import process_ended, rewrite_ended, rewritten, until, until_true
 
 LOG = "appendonlydir"
 STARTED = b"+Background append only file rewriting started\r\n"
@@ -64,12 +64,12 @@ def test_a_rewrite_makes_the_log_short_and_leaves_the_state_alone(riverbed: Rive
         client.ask("CONFIG", "SET", "repl-backlog-size", 0)
         fill(client)
         before = client.ask("XINFO", "STREAM", "s", "FULL")
-        size = int(persistence(client)["aof_current_size"])
+        size = int(client.info("persistence")["aof_current_size"])
         rewritten(riverbed)
         # the old file goes, and then the manifest is written once more
         files = ["appendonly.aof.1.base.aof", "appendonly.aof.2.incr.aof", "appendonly.aof.manifest"]
         until(lambda: names(riverbed) == files, "the end of the old file")
-        now = int(persistence(client)["aof_current_size"])
+        now = int(client.info("persistence")["aof_current_size"])
         assert now < size // 10
         base = (riverbed.directory / LOG / files[0]).stat().st_size
         told = f"10 entries in {base} bytes, {now} bytes with what came since instead of "
@@ -130,7 +130,7 @@ def test_every_database_and_what_is_written_meanwhile_survive(gate: Gate, riverb
         assert client.ask("XADD", "s", "2-1", "f", "v").startswith(b"$")
         gate.open()
         number = 2
-        while persistence(client)["aof_rewrite_in_progress"] == "1":
+        while client.info("persistence")["aof_rewrite_in_progress"] == "1":
             number += 1
             assert client.ask("XADD", "s", f"{number}-1", "f", "v").startswith(b"$")
     riverbed.kill()
@@ -156,7 +156,7 @@ def test_in_a_transaction_it_is_scheduled(riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
         replies = client.pipeline([("MULTI",), ("XADD", "s", "1-1", "f", "v"), ("BGREWRITEAOF",), ("EXEC",)])
         assert replies[-1] == b"*2\r\n$3\r\n1-1\r\n" + SCHEDULED
-        until(lambda: persistence(client)["aof_rewrites"] == "1", "the beginning of the rewrite")
+        until(lambda: client.info("persistence")["aof_rewrites"] == "1", "the beginning of the rewrite")
         found = rewrite_ended(client)
         assert (found["aof_last_bgrewrite_status"], found["aof_rewrite_scheduled"]) == ("ok", "0")
 
@@ -169,11 +169,11 @@ def test_it_takes_no_arguments(riverbed: RiverbedServer) -> None:
 def test_info_tells_before_while_and_after(gate: Gate, riverbed: RiverbedServer) -> None:
     with riverbed.client() as client:
         fill(client)
-        found = persistence(client)
+        found = client.info("persistence")
         assert (found["aof_last_rewrite_time_sec"], found["aof_current_rewrite_time_sec"]) == ("-1", "-1")
         assert (found["aof_base_size"], found["aof_rewrites"]) == ("0", "0")
         assert client.ask("BGREWRITEAOF") == STARTED
-        found = persistence(client)
+        found = client.info("persistence")
         assert found["aof_rewrite_in_progress"] == "1"
         assert int(found["aof_current_rewrite_time_sec"]) >= 0
         gate.open()
@@ -267,12 +267,12 @@ def test_a_log_that_has_grown_is_rewritten_by_itself(start_riverbed: StartRiverb
         for number in range(1, 4):
             fill(client, 1_000 * number)
             client.ask("DEL", "s")
-            until(lambda number=number: int(persistence(client)["aof_rewrites"]) >= number, "a rewrite")
+            until(lambda number=number: int(client.info("persistence")["aof_rewrites"]) >= number, "a rewrite")
             assert rewrite_ended(client)["aof_last_bgrewrite_status"] == "ok"
 
         def is_short() -> bool:
             """A rewrite that began early has left the rest to the next, which is due when the log has grown again."""
-            found = persistence(client)
+            found = client.info("persistence")
             if int(found["aof_current_size"]) >= 64 << 10 and found["aof_rewrite_in_progress"] == "0":
                 fill(client, 100)
             return int(found["aof_current_size"]) < 64 << 10

@@ -7,7 +7,6 @@ import socket
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ from tests.support.raw import encode
 from tests.support.read_log import LogTail
 from tests.support.servers import RiverbedServer
 from tests.support.ticks import Client, Ticks, in_loop
-from tests.support.waiting import until_blocked, until_true
+from tests.support.waiting import until, until_blocked, until_true
 
 OK = b"+OK\r\n"
 NEARLY_FULL = (
@@ -288,10 +287,8 @@ def test_a_server_expires_purges_and_checkpoints_by_itself(riverbed: RiverbedSer
         client.pipeline([("XADD", "s", f"{number}-0", "f", "v") for number in range(1, 2001)])
         tail = LogTail(riverbed.directory)
         client.ask("PEXPIRE", "s", 20)
-        while client.ask("DBSIZE") != b":0\r\n":
-            time.sleep(0.01)
-        while b"rdb_changes_since_last_save:0\r\n" not in client.ask("INFO", "persistence"):
-            time.sleep(0.01)
+        until(lambda: client.ask("DBSIZE") == b":0\r\n", "the end of the key")
+        until(lambda: client.info("persistence")["rdb_changes_since_last_save"] == "0", "a checkpoint")
         assert tail.lines()[-1] == b"DEL s"
         assert b"expired_keys:1\r\n" in client.ask("INFO", "stats")
 
@@ -343,5 +340,4 @@ def test_a_reader_that_was_killed_is_forgotten(riverbed: RiverbedServer) -> None
         assert b"riverbed_lmdb_readers:1\r\n" in client.ask("INFO", "persistence")
         reader.kill()
         reader.communicate()
-        while b"riverbed_lmdb_readers:0\r\n" not in client.ask("INFO", "persistence"):
-            time.sleep(0.01)
+        until(lambda: client.info("persistence")["riverbed_lmdb_readers"] == "0", "the reader's end")

@@ -32,7 +32,7 @@ from tests.support.raw import Node, RawClient, parse
 from tests.support.servers import RiverbedServer
 from tests.support.store.stores import Store, dump_database
 from tests.support.ticks import Ticks, in_loop
-from tests.support.waiting import persistence, process_ended, until
+from tests.support.waiting import process_ended, until
 
 StartRiverbed = Callable[..., RiverbedServer]
 READ = ("XREADGROUP", "GROUP", "g")
@@ -64,7 +64,7 @@ def test_the_client_is_told_where_it_is_and_of_what_offset(riverbed: RiverbedSer
     fill(riverbed)
     with riverbed.client() as client:
         told = take(client)
-        offset = persistence(client)["riverbed_log_offset"]
+        offset = client.info("persistence")["riverbed_log_offset"]
     snapshot = open_snapshot(Path(told["path"]), verify=True)
     assert snapshot.path == folder(riverbed) / told["name"]
     assert (told["offset"], told["entries"], told["streams"]) == (offset, "2000", "1")
@@ -158,22 +158,24 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
 
 
 def wait_for_end(client: RawClient) -> None:
-    until(lambda: persistence(client)["riverbed_snapshot_in_progress"] == "0", "the end of the snapshot")
+    until(lambda: client.info("persistence")["riverbed_snapshot_in_progress"] == "0", "the end of the snapshot")
 
 
 def test_the_server_serves_meanwhile_and_refuses_a_second_one(gate: Gate, riverbed: RiverbedServer) -> None:
     fill(riverbed)
     with riverbed.client() as first, riverbed.client() as other:
         first.send("RIVERBED", "SNAPSHOT")
-        until(lambda: persistence(other)["riverbed_snapshot_in_progress"] == "1", "the beginning of the snapshot")
+        until(
+            lambda: other.info("persistence")["riverbed_snapshot_in_progress"] == "1", "the beginning of the snapshot"
+        )
         assert other.ask("XADD", "t", "1-1", "f", "v") == b"$3\r\n1-1\r\n"
         assert other.ask("RIVERBED", "SNAPSHOT") == b"-ERR a snapshot is under way already\r\n"
-        told = persistence(other)
+        told = other.info("persistence")
         assert (told["riverbed_snapshot_in_progress"], told["riverbed_snapshot_step"]) == ("1", "starting")
         assert int(told["riverbed_snapshot_current_time_sec"]) >= 0
         gate.open()
         made = as_dict(parse(first.reply()))
-        told = persistence(other)
+        told = other.info("persistence")
     assert (told["riverbed_snapshot_in_progress"], told["riverbed_snapshot_last_status"]) == ("0", "ok")
     assert (told["riverbed_snapshot_last_name"], told["riverbed_snapshot_last_offset"]) == (
         made["name"],
@@ -212,7 +214,7 @@ def test_a_process_that_is_killed_is_told_and_leaves_nothing(gate: Gate, riverbe
         client.send("RIVERBED", "SNAPSHOT")
         os.kill(child_of(riverbed), signal.SIGKILL)
         assert client.reply() == b"-ERR no snapshot: its process was killed by signal 9\r\n"
-        assert persistence(client)["riverbed_snapshot_last_status"] == "err"
+        assert client.info("persistence")["riverbed_snapshot_last_status"] == "err"
         assert not folder(riverbed).exists()
         client.send("RIVERBED", "SNAPSHOT")
         gate.open()
@@ -283,7 +285,7 @@ def test_a_server_that_is_killed_leaves_nothing_half_made(gate: Gate, riverbed: 
 
 
 def columns_of(client: RawClient) -> tuple[str, int]:
-    told = persistence(client)
+    told = client.info("persistence")
     return told["riverbed_snapshot_columns"], int(told["riverbed_snapshot_columns_bytes"])
 
 
@@ -335,7 +337,7 @@ def test_a_snapshot_whose_columns_fail_is_whole_without_them(with_columns: River
         os.kill(processes_of_columns(server)[1], signal.SIGKILL)
         assert as_dict(parse(client.reply()))["entries"] == "2000"
         assert columns_of(client) == ("err", 0)
-        assert persistence(client)["riverbed_snapshot_last_status"] == "ok"
+        assert client.info("persistence")["riverbed_snapshot_last_status"] == "ok"
     assert open_snapshot(folder(server) / "monday", verify=True).manifest.entries == 2000
     names = sorted(path.name for path in (folder(server) / "monday").iterdir())
     assert names == ["data.mdb", "manifest.json", "streams.jsonl"]
@@ -349,7 +351,7 @@ def test_a_snapshot_whose_process_is_killed_ends_before_that_of_its_columns(with
         taker, writer = processes_of_columns(server)
         os.kill(taker, signal.SIGKILL)
         assert b"its process was killed by signal 9" in client.reply()
-        assert persistence(client)["riverbed_snapshot_last_status"] == "err"
+        assert client.info("persistence")["riverbed_snapshot_last_status"] == "err"
     assert list(folder(server).glob("*")) == []
     end_of_gated(writer)
 

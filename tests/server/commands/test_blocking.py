@@ -19,7 +19,7 @@ from tests.support.pair import Pair
 from tests.support.raw import RawClient, encode, parse
 from tests.support.servers import RedisServer, RiverbedServer, Server
 from tests.support.ticks import Ticks, in_loop
-from tests.support.waiting import until_blocked
+from tests.support.waiting import until, until_blocked
 
 NULL_ARRAY = b"*-1\r\n"
 MAX = 2**64 - 1
@@ -212,8 +212,7 @@ def test_a_key_that_expires_does_not_end_the_wait(client: RawClient, server: Riv
     client.ask("XADD", "s", "5-0", "f", "v")
     with blocked(server, client, "XREAD BLOCK 0 STREAMS s $") as reader:
         client.ask("PEXPIRE", "s", 10)
-        while client.ask("DBSIZE") != b":0\r\n":
-            time.sleep(0.01)
+        until(lambda: client.ask("DBSIZE") == b":0\r\n", "the end of the key")
         assert is_silent(reader, client)
         client.ask("XADD", "s", "4-0", "f", "v")
         assert is_silent(reader, client)
@@ -449,8 +448,7 @@ def test_commands_behind_a_blocking_one_run_after_it_in_order(client: RawClient,
         until_blocked(client, 1)
         assert client.ask("EXISTS", "t") == b":0\r\n"
         client.ask("XADD", "s", "1-1", "f", "v")
-        while client.ask("EXISTS", "t") == b":0\r\n":
-            time.sleep(0.002)
+        until(lambda: client.ask("EXISTS", "t") == b":1\r\n", "the key")
         until_blocked(client, 1)
         # more of the same client, while it waits
         reader.send("PING")

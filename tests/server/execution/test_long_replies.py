@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.tables.data_file.opening import MAX_READERS
 from tests.support.raw import RawClient, encode
 from tests.support.servers import RedisServer, RiverbedServer, free_port
+from tests.support.waiting import until
 
 BIG = 100_000  # bytes of a field
 MANY = 200
@@ -60,15 +60,11 @@ def reluctant(port: int, count: int) -> Iterator[list[Reluctant]]:
 
 
 def info(client: RawClient, name: str) -> int:
-    line = next(line for line in client.ask("INFO").split(b"\r\n") if line.startswith(name.encode() + b":"))
-    return int(line.partition(b":")[2])
+    return int(client.info()[name])
 
 
-def wait_for_info(client: RawClient, name: str, value: int, timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while (found := info(client, name)) != value:
-        assert time.monotonic() < deadline, f"{name} is {found}, not {value}"
-        time.sleep(0.02)
+def wait_for_info(client: RawClient, name: str, value: int) -> None:
+    until(lambda: info(client, name) == value, f"{name} of {value}")
 
 
 # -- readers of the tables ---------------------------------------------------------------------------------------------

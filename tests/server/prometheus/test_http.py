@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -15,6 +14,7 @@ from riverbed.server.prometheus.http import MAX_CONNECTIONS, MAX_HEAD_BYTES, Met
 from riverbed.server.stats.stats import BackgroundStatus
 from tests.support.servers import free_port
 from tests.support.ticks import in_loop
+from tests.support.waiting import until_true
 
 
 async def page() -> bytes:
@@ -34,19 +34,11 @@ def served(test: Callable[[int, MetricsHttp], Coroutine[Any, Any, None]], make: 
         await http.listen(bind(["127.0.0.1"], port))
         try:
             await test(port, http)
-            await comes_true(lambda: not http.connections)
+            await until_true(lambda: not http.connections)
         finally:
             http.close()
 
     in_loop(body())
-
-
-async def comes_true(holds: Callable[[], bool]) -> None:
-    """Wait until something is so, for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to be"
-        await asyncio.sleep(0.001)
 
 
 async def exchange(port: int, *pieces: bytes, end: bool = False) -> bytes:
@@ -144,7 +136,7 @@ def test_who_goes_on_sending_is_cut_off() -> None:
             for _ in range(1000):
                 writer.write(b"GET /page HTTP/1.1\r\n\r\n" + b"x" * 65536)
                 await writer.drain()
-        await comes_true(lambda: not http.connections)
+        await until_true(lambda: not http.connections)
         writer.close()
 
     served(test)
@@ -157,7 +149,7 @@ def test_who_does_not_close_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /page HTTP/1.1\r\n\r\n")
         assert (await reader.read()).endswith(b"page\n")
-        await comes_true(lambda: not http.connections)
+        await until_true(lambda: not http.connections)
         writer.close()
 
     served(test)
@@ -174,7 +166,7 @@ def test_one_connection_too_many_is_cut_off_and_the_others_go_on() -> None:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
         for _, writer in held:
             writer.write(b"GET /page HTTP/1.1\r\n\r\n")
-        await comes_true(lambda: len(http.connections) == MAX_CONNECTIONS and not http.silent_count)
+        await until_true(lambda: len(http.connections) == MAX_CONNECTIONS and not http.silent_count)
         assert await exchange(port) == b""
         may_answer.set()
         for reader, writer in held:
@@ -187,7 +179,7 @@ def test_one_connection_too_many_is_cut_off_and_the_others_go_on() -> None:
 def test_silent_connections_give_way_to_one_that_asks_the_oldest_first() -> None:
     async def test(port: int, http: MetricsHttp) -> None:
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-        await comes_true(lambda: len(http.connections) == MAX_CONNECTIONS)
+        await until_true(lambda: len(http.connections) == MAX_CONNECTIONS)
         assert (await exchange(port, b"GET /page HTTP/1.1\r\n\r\n")).endswith(b"page\n")
         assert await held[0][0].read() == b""
         held[0][1].close()
@@ -227,7 +219,7 @@ def test_who_leaves_before_the_answer_is_not_waited_for(monkeypatch: pytest.Monk
     async def test(port: int, http: MetricsHttp) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET /page HTTP/1.1\r\n\r\n")
-        await comes_true(lambda: bool(waiting))
+        await until_true(lambda: bool(waiting))
         writer.transport.abort()
 
     served(test, endless_page)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
 
 from riverbed.server.tls.handshakes import Handshakes
+from tests.support.waiting import until_true
 
 
 class Peer:
@@ -33,29 +33,16 @@ class Peer:
         self._handshakes.end(self)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        async for _ in turns():
-            if holds():
-                return
-
-
-async def turns() -> AsyncIterator[None]:
-    while True:
-        yield
-        await asyncio.sleep(0)
-
-
 def test_a_newcomer_begins_when_a_handshake_has_ended() -> None:
     async def scene() -> None:
         handshakes = Handshakes(time.monotonic, most_begun=2, patience_s=1000)
         peers = [Peer(handshakes) for _ in range(4)]
-        await until(lambda: [peer.steps for peer in peers] == [1, 1, 0, 0])
+        await until_true(lambda: [peer.steps for peer in peers] == [1, 1, 0, 0])
         peers[1].answer()
-        await until(lambda: [peer.steps for peer in peers] == [1, 2, 1, 0])
+        await until_true(lambda: [peer.steps for peer in peers] == [1, 2, 1, 0])
         peers[0].answer()
         peers[2].answer()
-        await until(lambda: [peer.steps for peer in peers] == [2, 2, 2, 1])
+        await until_true(lambda: [peer.steps for peer in peers] == [2, 2, 2, 1])
         assert len(handshakes) == 1
         handshakes.close()
         assert peers[3].is_cut_off
@@ -69,10 +56,10 @@ def test_handshakes_that_stand_still_are_cut_off_while_others_wait() -> None:
         handshakes = Handshakes(time.monotonic, most_begun=3, patience_s=0.01)
         silent = [Peer(handshakes) for _ in range(3)]
         newcomers = [Peer(handshakes) for _ in range(2)]
-        await until(lambda: all(peer.steps == 1 for peer in newcomers))
+        await until_true(lambda: all(peer.steps == 1 for peer in newcomers))
         assert [peer.is_cut_off for peer in silent] == [True, True, False]  # no more than was needed
         silent[2].answer()
-        await until(lambda: silent[2].steps == 2)
+        await until_true(lambda: silent[2].steps == 2)
 
     asyncio.run(scene())
 
@@ -81,10 +68,10 @@ def test_newcomers_that_have_left_take_no_place() -> None:
     async def scene() -> None:
         handshakes = Handshakes(time.monotonic, most_begun=1, patience_s=1000)
         first, gone, last = (Peer(handshakes) for _ in range(3))
-        await until(lambda: first.steps == 1)
+        await until_true(lambda: first.steps == 1)
         handshakes.end(gone)
         first.answer()
-        await until(lambda: last.steps == 1)
+        await until_true(lambda: last.steps == 1)
         assert gone.steps == 0
 
     asyncio.run(scene())
@@ -94,8 +81,8 @@ def test_a_connection_that_is_lost_makes_room_for_a_newcomer() -> None:
     async def scene() -> None:
         handshakes = Handshakes(time.monotonic, most_begun=1, patience_s=1000)
         lost, waiting = (Peer(handshakes) for _ in range(2))
-        await until(lambda: [peer.steps for peer in (lost, waiting)] == [1, 0])
+        await until_true(lambda: [peer.steps for peer in (lost, waiting)] == [1, 0])
         handshakes.end(lost)
-        await until(lambda: waiting.steps == 1)
+        await until_true(lambda: waiting.steps == 1)
 
     asyncio.run(scene())

@@ -13,13 +13,13 @@ from tests.support.tls import Start, TlsRedis
 from tests.support.waiting import until
 
 
-def replication(client: RawClient) -> dict[str, str]:
-    lines = client.tree("INFO", "replication").text.decode().splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
 def is_up(client: RawClient) -> bool:
-    return replication(client).get("master_link_status") == "up"
+    return client.info("replication").get("master_link_status") == "up"
+
+
+def reason(client: RawClient) -> str:
+    """Why its link is down."""
+    return client.info("replication").get("riverbed_master_link_reason", "")
 
 
 def length(client: RawClient) -> bytes:
@@ -42,7 +42,7 @@ def test_a_replica_follows_its_primary_over_tls(start_tls: Start) -> None:
             append(client, 5_000)
             until(lambda: length(follower) == b":25000\r\n", "a replica that has everything")
             assert client.ask("WAIT", 1, 60_000) == b":1\r\n"
-            assert f"port={replica.port}" in replication(client)["slave0"]
+            assert f"port={replica.port}" in client.info("replication")["slave0"]
             syncs = client.ask("INFO", "stats")
             assert b"sync_full:1\r\n" in syncs
             client.ask("CLIENT", "KILL", "TYPE", "replica")
@@ -73,15 +73,15 @@ def test_a_primary_of_another_authority_is_not_followed(start_tls: Start, tmp_pa
         until(lambda: is_up(client), "a link")
         assert client.ask("CONFIG", "SET", "tls-ca-cert-file", other.cert) == b"+OK\r\n"
         source.ask("CLIENT", "KILL", "TYPE", "replica")
-        until(lambda: "certificate" in replication(client).get("riverbed_master_link_reason", ""), "a refusal")
-        assert "the TLS handshake failed" in replication(client)["riverbed_master_link_reason"]
+        until(lambda: "certificate" in reason(client), "a refusal")
+        assert "the TLS handshake failed" in reason(client)
 
 
 def test_without_tls_replication_a_port_with_tls_is_no_primary(start_tls: Start) -> None:
     primary = start_tls()
     replica = start_tls(replicaof=f"127.0.0.1 {primary.port}")
     with replica.client() as client:
-        until(lambda: "closed the link" in replication(client).get("riverbed_master_link_reason", ""), "a refusal")
+        until(lambda: "closed the link" in reason(client), "a refusal")
         assert client.ask("CONFIG", "SET", "tls-replication", "yes") == b"+OK\r\n"
         until(lambda: is_up(client), "a link")
 
@@ -112,7 +112,7 @@ def test_a_failover_works_over_tls(start_tls: Start, kind: str) -> None:
         until(lambda: length(follower) == b":100\r\n", "a replica that has everything")
         if kind == "primary":
             assert client.ask("FAILOVER") == b"+OK\r\n"
-            until(lambda: replication(follower)["role"] == "master", "a new primary")
+            until(lambda: follower.info("replication")["role"] == "master", "a new primary")
             until(lambda: is_up(client), "a link the other way round")
         else:
             assert follower.ask("REPLICAOF", "NO", "ONE") == b"+OK\r\n"
@@ -137,7 +137,7 @@ def test_certificates_are_renewed_while_a_replica_follows(start_tls: Start, tmp_
         assert client.ask("CONFIG", "SET", "tls-cert-file", place.server.cert) == b"+OK\r\n"
         until(lambda: length(follower) == b":1000\r\n", "the link that was there goes on")
         client.ask("CLIENT", "KILL", "TYPE", "replica")  # the replica believes the former authority still
-        until(lambda: "certificate" in replication(follower).get("riverbed_master_link_reason", ""), "a refusal")
+        until(lambda: "certificate" in reason(follower), "a refusal")
         assert follower.ask("CONFIG", "SET", "tls-ca-cert-file", place.authority.cert) == b"+OK\r\n"
         append(client, 1000)
         until(lambda: is_up(follower) and length(follower) == b":2000\r\n", "a link with the new certificates")

@@ -26,7 +26,8 @@ from riverbed.tools.offline.rebuild import rebuild
 from riverbed.tools.offline.source import find_source
 from tests.conftest import StartRiverbed, base_seed, broken_invariants
 from tests.support.in_process import HandClock, Product, answer
-from tests.support.raw import RawClient, parse
+from tests.support.raw import RawClient
+from tests.support.read_log import manifest_of
 from tests.support.replays import (
     KEYS,
     LOG,
@@ -154,9 +155,8 @@ def test_a_log_that_a_killed_server_has_left_is_copied_without_its_padding(
 
 def test_a_log_of_ours_under_other_names_becomes_one_under_ours(log: Path, tmp_path: Path) -> None:
     expected = opened(shutil.copytree(log, tmp_path / "copy"), 1)
+    listed = manifest_of(log)
     home = (log / LOG).rename(log / "elsewhere")
-    listed = manifest.load(home / "appendonly.aof.manifest", OsFiles())
-    assert listed is not None
     (file,) = listed.files
     (home / file.name).rename(home / "log.1.incr.aof")
     (home / "appendonly.aof.manifest").unlink()
@@ -181,10 +181,9 @@ def test_a_copy_is_the_same_store_with_another_replication_id(log: Path, tmp_pat
     replay(log, tmp_path / "new")
     found_ids = []
     for place in (log, tmp_path / "new"):
-        found = manifest.load(place / LOG / "appendonly.aof.manifest", OsFiles())
-        assert found is not None
-        assert found.replids is not None
-        found_ids.append(found.replids)
+        replids = manifest_of(place).replids
+        assert replids is not None
+        found_ids.append(replids)
     assert found_ids[0].replication_id not in (found_ids[1].replication_id, found_ids[1].previous_id)
     assert found_ids[0].store_id == found_ids[1].store_id
 
@@ -236,9 +235,7 @@ def test_a_manifest_that_a_person_writes_brings_a_log_back(start_riverbed: Start
 
 
 def offset_of(client: RawClient) -> str:
-    info = parse(client.ask("INFO", "replication")).text.decode()
-    (offset,) = (line.split(":")[1] for line in info.splitlines() if line.startswith("master_repl_offset"))
-    return offset
+    return client.info("replication")["master_repl_offset"]
 
 
 BASE_TIME_MS = 1_700_000_000_005

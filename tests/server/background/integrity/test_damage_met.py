@@ -20,14 +20,7 @@ from riverbed.store.groups.pending.young import MAX_PART
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.replaced import REPLACED_DIRECTORY
 from tests.conftest import StartRiverbed
-from tests.server.background.integrity.test_repairs import (
-    ASK,
-    QUIET,
-    VALUE,
-    persistence,
-    require_whole,
-    with_damage,
-)
+from tests.server.background.integrity.test_repairs import ASK, QUIET, VALUE, require_whole, with_damage
 from tests.support.raw import RawClient
 from tests.support.read_log import unpadded
 from tests.support.replicas import fill, follow, info, until_level
@@ -164,7 +157,7 @@ def test_a_broken_page_is_mended_like_a_damaged_row(start_riverbed: StartRiverbe
         answer = client.ask(*ASK)
         assert re.match(rb"-ERR .*damaged.*The tables are being made again\r", answer), answer
         assert "the tables are being made again of the log" in server.log_text()
-        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", "the repair")
         assert VALUE in client.ask(*ASK)
         assert client.ask("XLEN", "s") == b":20001\r\n"
 
@@ -180,7 +173,7 @@ def test_a_rewrite_or_a_snapshot_that_meets_damage_has_it_mended(
     with server.client() as client:
         answer = client.ask(*words)
         assert answer.startswith(b"+Background") or b"does not fit its checksum" in answer
-        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", "the repair")
         assert VALUE in client.ask(*ASK)
         assert not client.ask("RIVERBED", "SNAPSHOT", "after").startswith(b"-")
     require_whole(server)
@@ -196,7 +189,7 @@ def test_damage_in_the_way_of_checkpoints_keeps_the_log_from_the_disk_no_longer_
         flip(server.directory, "pel")
         assert b"damaged" in client.ask("SAVE")
         client.pipeline([("XADD", "t", "*", "f", "x" * (1 << 18)) for _ in range(16)])
-        until(lambda: persistence(server)["riverbed_log_unsynced_bytes"] == "0", "the log on the disk")
+        until(lambda: info(server, "persistence")["riverbed_log_unsynced_bytes"] == "0", "the log on the disk")
         client.pipeline([("XADD", "t", "*", "f", "x" * (1 << 18)) for _ in range(16)])
         assert not client.ask("RIVERBED", "REPAIR").startswith(b"-")
         assert client.ask("SAVE") == b"+OK\r\n"
@@ -311,7 +304,7 @@ def test_repairs_one_after_the_other_end_well(start_riverbed: StartRiverbed) -> 
     with server.client() as client:
         for number in range(1, 9):
             assert b"offset" in client.ask("RIVERBED", "REPAIR")
-            assert persistence(server)["riverbed_repairs"] == str(number)
+            assert info(server, "persistence")["riverbed_repairs"] == str(number)
     require_whole(server)
 
 
@@ -334,7 +327,7 @@ def test_a_replica_that_meets_damage_mends_it_by_its_own_log(start_riverbed: Sta
         until_level(primary, replica)
         syncs = info(primary, "stats")["sync_full"]
         assert client.ask("XCLAIM", "s", "g", "Bob", "0", first, "JUSTID").startswith(b"*1")
-        until(lambda: persistence(replica)["riverbed_repairs"] == "1", f"the repair\n{replica.log_tail()}")
+        until(lambda: info(replica, "persistence")["riverbed_repairs"] == "1", f"the repair\n{replica.log_tail()}")
         until_level(primary, replica)
         assert info(primary, "stats")["sync_full"] == syncs, replica.log_text() + primary.log_text()
         ask = ("XPENDING", "s", "g")

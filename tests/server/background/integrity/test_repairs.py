@@ -13,13 +13,12 @@ from pathlib import Path
 
 import lmdb
 import pytest
-from click.testing import CliRunner
 
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, REPAIR_DIRECTORY, STATE_DIRECTORY
-from riverbed.tools.cli import main
 from tests.conftest import StartRiverbed, broken_invariants
 from tests.support.faults.disks import small_tmpfs, unmount
 from tests.support.faults.gate import Gate
+from tests.support.program import run
 from tests.support.raw import Node, parse
 from tests.support.replicas import fill, follow, info, until_level
 from tests.support.servers import RiverbedServer
@@ -66,10 +65,6 @@ def as_dict(reply: Node) -> dict[str, str]:
     return {name.text.decode(): value.text.decode() for name, value in reply.pairs()}
 
 
-def persistence(server: RiverbedServer) -> dict[str, str]:
-    return info(server, "persistence")
-
-
 def require_whole(server: RiverbedServer) -> None:
     """The entry is right, nothing of the repair is left, and what a stop leaves is sound."""
     with server.client() as client:
@@ -87,7 +82,7 @@ def test_a_client_has_the_tables_made_again(start_riverbed: StartRiverbed) -> No
         made = as_dict(client.tree("RIVERBED", "REPAIR"))
         assert int(made["offset"]) == int(info(server)["master_repl_offset"])
         assert client.ask("XLEN", "s") == b":2002\r\n"
-    found = persistence(server)
+    found = info(server, "persistence")
     assert (found["riverbed_repairs"], found["riverbed_repair_last_status"]) == ("1", "ok")
     assert found["riverbed_repair_in_progress"] == "0"
     require_whole(server)
@@ -116,7 +111,7 @@ def test_what_is_written_meanwhile_is_in_the_tables(
     try:
         with server.client(timeout_s=600) as client, server.client() as reader:
             client.send("RIVERBED", "REPAIR")
-            until(lambda: persistence(server)["riverbed_repair_in_progress"] == "1", "a repair")
+            until(lambda: info(server, "persistence")["riverbed_repair_in_progress"] == "1", "a repair")
             assert reader.ask("RIVERBED", "REPAIR") == b"-ERR a repair is under way already\r\n"
             reader.ask("CONFIG", "SET", "log-segment-bytes", "65536")  # the log goes on in further files
             before = added
@@ -141,13 +136,13 @@ def test_damage_that_is_found_is_mended(start_riverbed: StartRiverbed, by: str) 
             client.ask("CONFIG", "SET", "scrub-interval", "1")
         else:
             assert client.ask(*ASK).startswith(DAMAGED)
-        until(lambda: persistence(server)["riverbed_repairs"] == "1", f"a repair\n{server.log_tail()}")
+        until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", f"a repair\n{server.log_tail()}")
     if by == "a scrub":
-        scrubs = int(persistence(server)["riverbed_scrubs"])
-        until(lambda: int(persistence(server)["riverbed_scrubs"]) > scrubs + 1, "a scrub of the new tables")
+        scrubs = int(info(server, "persistence")["riverbed_scrubs"])
+        until(lambda: int(info(server, "persistence")["riverbed_scrubs"]) > scrubs + 1, "a scrub of the new tables")
         assert "damage on the disk: " in server.log_text()
-    assert persistence(server)["riverbed_scrub_damaged_files"] == "0"
-    assert persistence(server)["riverbed_repairs"] == "1"
+    assert info(server, "persistence")["riverbed_scrub_damaged_files"] == "0"
+    assert info(server, "persistence")["riverbed_repairs"] == "1"
     require_whole(server)
 
 
@@ -162,8 +157,8 @@ def test_a_damaged_log_is_made_again_of_the_tables(start_riverbed: StartRiverbed
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     server.start()
-    until(lambda: persistence(server)["aof_rewrites"] != "0", f"a rewrite\n{server.log_tail()}")
-    until(lambda: persistence(server)["riverbed_scrub_damaged_files"] == "0", "the end of the damage")
+    until(lambda: info(server, "persistence")["aof_rewrites"] != "0", f"a rewrite\n{server.log_tail()}")
+    until(lambda: info(server, "persistence")["riverbed_scrub_damaged_files"] == "0", "the end of the damage")
 
 
 def test_damage_in_both_halves_is_an_error_and_changes_nothing(start_riverbed: StartRiverbed) -> None:
@@ -176,8 +171,8 @@ def test_damage_in_both_halves_is_an_error_and_changes_nothing(start_riverbed: S
         assert log.name.encode() in reply
         assert client.ask(*ASK).startswith(DAMAGED)
         assert client.ask("XADD", "s", "*", "f", "v").startswith(b"$")
-    assert persistence(server)["riverbed_repair_last_status"] == "err"
-    assert log.name in persistence(server)["riverbed_repair_last_error"]
+    assert info(server, "persistence")["riverbed_repair_last_status"] == "err"
+    assert log.name in info(server, "persistence")["riverbed_repair_last_error"]
     until(lambda: not (server.directory / REPAIR_DIRECTORY).exists(), "the end of the repair's files")
     undo_damage(server)
 
@@ -274,7 +269,7 @@ def test_a_folder_of_that_name_with_other_files_is_refused_and_stays(start_river
     assert reply.startswith(b"-ERR ")
     assert b"letter.txt is none of Riverbed's files: move it away" in reply
     assert server.stop() == 0
-    result = CliRunner().invoke(main, ["check", str(server.directory), "--repair"])
+    result = run("check", server.directory, "--repair")
     assert result.exit_code == 2
     assert "letter.txt is none of Riverbed's files" in " ".join(result.output.split())
     assert letter.read_text() == "Dear"
@@ -312,7 +307,7 @@ def test_damage_that_a_long_reply_meets_is_mended(start_riverbed: StartRiverbed)
         client.send("XRANGE", "s", "-", "+")
         with pytest.raises(ConnectionError):
             client.reply()
-    until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+    until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", "the repair")
     with server.client() as client:
         assert VALUE in client.ask(*ASK)
 
@@ -339,7 +334,7 @@ def test_damage_that_a_chore_meets_is_mended_and_the_other_chores_go_on(
         assert idle.rest_until_closed() == b""
     with server.client() as client:
         assert client.ask("CONFIG", "SET", "timeout", 0, "auto-repair", "yes") == b"+OK\r\n"
-        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", "the repair")
         until(lambda: client.ask("EXISTS", "expired") == b":0\r\n", "the end of the key")
     assert "Traceback" not in server.log_text()
     assert server.log_text().count("was undone: ") < 60, "one try a second"
@@ -371,7 +366,7 @@ def test_claims_that_were_answered_outlive_damage_beside_them(start_riverbed: St
         replies = client.pipeline([("MULTI",), *claims, ("EXEC",)])
         assert replies[-1] == b"*3\r\n" + b"".join(b"*1\r\n$%d\r\n%b\r\n" % (len(c[5]), c[5].encode()) for c in claims)
         assert b"damaged" in client.ask("XPENDING", "s", "g", "-", "+", 300)  # the claims did not look at Bob's row
-        until(lambda: persistence(server)["riverbed_repairs"] == "1", "the repair")
+        until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", "the repair")
         history = client.ask("XREADGROUP", "GROUP", "g", "Carol", "STREAMS", "s", "0")
         assert [number for number in (50, 100, 201) if b"%d-1" % number in history] == [50, 100, 201]
         assert b"$4\r\n50-1" not in client.ask("XREADGROUP", "GROUP", "g", "Alice", "STREAMS", "s", "0")
@@ -421,10 +416,10 @@ def test_a_rewrite_that_is_asked_for_during_a_repair_comes_after_it(
     server = with_damage(start_riverbed)
     with server.client() as client, server.client() as other:
         client.send("RIVERBED", "REPAIR")
-        until(lambda: persistence(server)["riverbed_repair_in_progress"] == "1", "the repair")
+        until(lambda: info(server, "persistence")["riverbed_repair_in_progress"] == "1", "the repair")
         assert other.ask("BGREWRITEAOF") == b"+Background append only file rewriting scheduled\r\n"
         gate.open()
         assert client.reply().startswith(b"*")
-        until(lambda: persistence(server)["aof_last_bgrewrite_status"] == "ok", "the rewrite")
-        until(lambda: persistence(server)["aof_rewrites"] == "1", "the rewrite")
+        until(lambda: info(server, "persistence")["aof_last_bgrewrite_status"] == "ok", "the rewrite")
+        until(lambda: info(server, "persistence")["aof_rewrites"] == "1", "the rewrite")
     require_whole(server)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tests.conftest import StartRiverbed
 from tests.support.effort import measured
 from tests.support.raw import RawClient, encode
 from tests.support.servers import RiverbedServer, StartError
+from tests.support.waiting import until, until_blocked
 
 NO_KEY = b"-NOPERM this user has no permissions to access one of the keys used as arguments\r\n"
 
@@ -87,7 +87,7 @@ def test_a_reader_that_waits_is_refused_when_it_may_no_longer(
     set_user(admin, "u", "on", "nopass", "~*", "+xread", "+ping")
     with logged_in(server, "u") as client:
         client.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
-        wait_for_blocked(admin, 1)
+        until_blocked(admin, 1)
         set_user(admin, "u", rule)
         assert client.reply() == error
         assert client.ask("PING") == b"+PONG\r\n"
@@ -98,15 +98,10 @@ def test_a_reader_that_waits_goes_on_when_it_still_may(server: RiverbedServer, a
     set_user(admin, "u", "on", "nopass", "~*", "+xread")
     with logged_in(server, "u") as client:
         client.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
-        wait_for_blocked(admin, 1)
+        until_blocked(admin, 1)
         set_user(admin, "u", "resetkeys", "~s")
         admin.ask("XADD", "s", "1-1", "f", "v")
         assert b"1-1" in client.reply()
-
-
-def wait_for_blocked(admin: RawClient, count: int) -> None:
-    while f"blocked_clients:{count}\r\n".encode() not in admin.ask("INFO", "clients"):
-        time.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +161,7 @@ def test_clients_of_a_deleted_user_are_cut_off(server: RiverbedServer, admin: Ra
     set_user(admin, "u", "on", "nopass", "+@all", "~*")
     with logged_in(server, "u") as client, logged_in(server, "u") as waiting, server.client() as other:
         waiting.send("XREAD", "BLOCK", 0, "STREAMS", "s", "$")
-        wait_for_blocked(admin, 1)
+        until_blocked(admin, 1)
         assert admin.ask("ACL", "DELUSER", "u", "nobody") == b":1\r\n"
         for one in (client, waiting):
             with pytest.raises(ConnectionError):
@@ -644,8 +639,7 @@ def test_a_long_name_of_a_client_is_cut_in_the_entry() -> None:
 
 def test_info_counts_refusals_by_reason(server: RiverbedServer, admin: RawClient) -> None:
     def counts() -> list[int]:
-        lines = admin.ask("INFO", "stats").decode().splitlines()
-        return [int(line.partition(":")[2]) for line in lines if line.startswith("acl_access_denied_")]
+        return [int(value) for name, value in admin.info("stats").items() if name.startswith("acl_access_denied_")]
 
     before = counts()
     set_user(admin, "u", "on", ">p", "~a", "+xlen", "+publish")
@@ -690,10 +684,7 @@ def test_a_replica_logs_in_as_a_user_that_may_only_replicate(start_riverbed: Sta
         )
         admin.ask("XADD", "s", "1-1", "f", "v")
         with follower.client() as client:
-            deadline = time.monotonic() + 60
-            while client.ask("XLEN", "s") != b":1\r\n":
-                assert time.monotonic() < deadline, client.ask("INFO", "replication")
-                time.sleep(0.02)
+            until(lambda: client.ask("XLEN", "s") == b":1\r\n", f"the entry\n{follower.log_tail()}")
 
 
 def test_many_patterns_and_rules_of_a_user_are_added_in_a_time_that_grows_with_their_number() -> None:

@@ -42,11 +42,6 @@ def headings(text: str) -> list[str]:
     return [line[2:] for line in text.split("\r\n") if line.startswith("# ")]
 
 
-def fields(client: RawClient, *sections: str) -> dict[str, str]:
-    lines = info(client, *sections).split("\r\n")
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
 # -- sections ----------------------------------------------------------------------------------------------------------
 
 
@@ -85,7 +80,7 @@ def test_the_keyspace_shows_databases_that_hold_something(pair: Pair) -> None:
 def test_the_keyspace_counts_deadlines(client: RawClient) -> None:
     client.ask("XADD", "a", "1-1", "f", "v")
     client.ask("EXPIRE", "a", 100)
-    assert fields(client, "keyspace") == {"db0": "keys=1,expires=1,avg_ttl=0"}
+    assert client.info("keyspace") == {"db0": "keys=1,expires=1,avg_ttl=0"}
 
 
 def test_info_is_verbatim_text_in_resp3(client: RawClient) -> None:
@@ -94,13 +89,13 @@ def test_info_is_verbatim_text_in_resp3(client: RawClient) -> None:
 
 
 def test_every_field_of_redis_is_there_or_left_out_by_name(pair: Pair) -> None:
-    ours, theirs = fields(pair.ours), fields(pair.theirs)
+    ours, theirs = pair.ours.info(), pair.theirs.info()
     missing = {name for name in theirs.keys() - ours.keys() if not name.startswith(("errorstat_", "db"))}
     assert missing == LEFT_OUT
 
 
 def test_fields_that_redis_does_not_have_are_marked_as_ours(pair: Pair) -> None:
-    ours, theirs = fields(pair.ours), fields(pair.theirs)
+    ours, theirs = pair.ours.info(), pair.theirs.info()
     newer = {
         *("pubsub_clients", "watching_clients", "total_watched_keys", "total_blocking_keys"),
         *(
@@ -121,7 +116,7 @@ def test_fields_that_redis_does_not_have_are_marked_as_ours(pair: Pair) -> None:
 
 
 def test_the_server_section_names_version_process_and_port(client: RawClient, server: RiverbedServer) -> None:
-    found = fields(client, "server")
+    found = client.info("server")
     assert found["redis_version"] == "8.8.0"
     assert found["riverbed_version"]
     assert found["riverbed_native"] == "1"
@@ -136,12 +131,12 @@ def test_the_server_section_names_version_process_and_port(client: RawClient, se
 
 def test_clients_are_counted(client: RawClient, server: RiverbedServer) -> None:
     def connected() -> int:
-        return int(fields(client, "clients")["connected_clients"])
+        return int(client.info("clients")["connected_clients"])
 
     until(lambda: connected() == 1, "the end of earlier connections")
     with server.client() as other:
         other.ask("WATCH", "a", "b")
-        found = fields(client, "clients")
+        found = client.info("clients")
     assert found["connected_clients"] == "2"
     assert (found["watching_clients"], found["total_watched_keys"], found["maxclients"]) == ("1", "2", "10000")
 
@@ -151,7 +146,7 @@ def test_a_client_whose_watch_is_broken_watches_nothing_more(client: RawClient, 
         other.ask("WATCH", "a", "b")
         client.ask("XADD", "b", "*", "f", "v")
         other.ask("WATCH", "c")
-        found = fields(client, "clients")
+        found = client.info("clients")
         assert (found["watching_clients"], found["total_watched_keys"]) == ("0", "0")
         assert other.pipeline([("MULTI",), ("PING",), ("EXEC",)])[-1] == b"*-1\r\n"
 
@@ -163,29 +158,29 @@ def test_keys_are_counted_whose_deletion_ends_a_wait(client: RawClient, server: 
         alice.send("XREADGROUP", "GROUP", "g", "Alice", "BLOCK", 0, "STREAMS", "a", "b", ">", ">")
         bob.send("XREADGROUP", "GROUP", "g", "Bob", "BLOCK", 0, "STREAMS", "a", ">")
         until_blocked(client, 3)
-        found = fields(client, "clients")
+        found = client.info("clients")
         assert (found["total_blocking_keys"], found["total_blocking_keys_on_nokey"]) == ("3", "2")
         client.ask("DEL", "b")
         alice.reply()
-        assert fields(client, "clients")["total_blocking_keys_on_nokey"] == "1"
+        assert client.info("clients")["total_blocking_keys_on_nokey"] == "1"
         client.ask("DEL", "a")
         bob.reply()
-        assert fields(client, "clients")["total_blocking_keys_on_nokey"] == "0"
+        assert client.info("clients")["total_blocking_keys_on_nokey"] == "0"
 
 
 def test_changes_since_the_last_save_are_counted(client: RawClient) -> None:
     client.ask("SAVE")
     client.pipeline([("XADD", "a", "*", "f", "v")] * 100)
-    assert fields(client, "persistence")["rdb_changes_since_last_save"] == "100"
+    assert client.info("persistence")["rdb_changes_since_last_save"] == "100"
     client.ask("SAVE")
-    assert fields(client, "persistence")["rdb_changes_since_last_save"] == "0"
+    assert client.info("persistence")["rdb_changes_since_last_save"] == "0"
 
 
 def test_blocked_clients_are_counted(client: RawClient, server: RiverbedServer) -> None:
     with server.client() as other:
         other.send("XREAD", "BLOCK", 60_000, "STREAMS", "a", "b", "$", "$")
-        until(lambda: fields(client, "clients")["blocked_clients"] != "0", "a client that waits")
-        found = fields(client, "clients")
+        until(lambda: client.info("clients")["blocked_clients"] != "0", "a client that waits")
+        found = client.info("clients")
     assert (found["blocked_clients"], found["clients_in_timeout_table"], found["total_blocking_keys"]) == (
         "1",
         "1",
@@ -194,7 +189,7 @@ def test_blocked_clients_are_counted(client: RawClient, server: RiverbedServer) 
 
 
 def test_memory_is_what_the_system_says(client: RawClient, server: RiverbedServer) -> None:
-    found = fields(client, "memory")
+    found = client.info("memory")
     assert abs(int(found["used_memory"]) - server.private_bytes()) < 8 << 20
     assert int(found["used_memory_rss"]) >= int(found["used_memory"])
     assert int(found["used_memory_peak"]) >= int(found["used_memory"])
@@ -203,23 +198,23 @@ def test_memory_is_what_the_system_says(client: RawClient, server: RiverbedServe
 
 
 def test_the_log_grows_with_writes(client: RawClient, server: RiverbedServer) -> None:
-    before = fields(client, "persistence")
+    before = client.info("persistence")
     client.ask("XADD", "a", "*", "f", "v" * 1000)
-    after = fields(client, "persistence")
+    after = client.info("persistence")
     assert int(after["aof_current_size"]) > int(before["aof_current_size"]) + 1000
     assert int(after["riverbed_log_offset"]) > int(before["riverbed_log_offset"]) + 1000
     files = [path.read_bytes() for path in server.directory.glob("appendonlydir/*.aof")]
     assert int(after["aof_current_size"]) == sum(len(unpadded(data)) for data in files) < sum(map(len, files))
     assert (after["aof_enabled"], after["aof_last_write_status"], after["riverbed_writes_refused"]) == ("1", "ok", "0")
     assert (after["loading"], after["rdb_last_bgsave_status"]) == ("0", "ok")
-    assert fields(client, "replication")["master_repl_offset"] == after["riverbed_log_offset"]
+    assert client.info("replication")["master_repl_offset"] == after["riverbed_log_offset"]
 
 
 def test_a_checkpoint_is_told_as_a_save(client: RawClient) -> None:
     client.ask("XADD", "a", "*", "f", "v")
-    before = fields(client, "persistence")
+    before = client.info("persistence")
     client.ask("SAVE")
-    after = fields(client, "persistence")
+    after = client.info("persistence")
     assert int(after["riverbed_checkpoints"]) > int(before["riverbed_checkpoints"])
     assert abs(int(after["rdb_last_save_time"]) - time.time()) < 60
     assert float(after["riverbed_longest_checkpoint_ms"]) > 0
@@ -237,18 +232,18 @@ def test_commands_lookups_and_errors_are_counted(client: RawClient) -> None:
     client.ask("EXPIRE", "a", "x")
     client.ask("EXPIRE", "a")
     client.ask("OBJECT", "ENCODING", "a")
-    stats = fields(client, "stats")
+    stats = client.info("stats")
     assert (stats["keyspace_hits"], stats["keyspace_misses"]) == ("4", "1")
     assert stats["total_error_replies"] == "2"
     assert int(stats["total_commands_processed"]) >= 7
     assert int(stats["total_net_input_bytes"]) > 100
-    assert fields(client, "errorstats") == {"errorstat_ERR": "count=2"}
-    commands = fields(client, "commandstats")
+    assert client.info("errorstats") == {"errorstat_ERR": "count=2"}
+    commands = client.info("commandstats")
     assert commands["cmdstat_exists"].startswith("calls=3,")
     assert commands["cmdstat_expire"].startswith("calls=1,")
     assert commands["cmdstat_expire"].endswith(",rejected_calls=1,failed_calls=1")
     assert "cmdstat_object|encoding" in commands
-    latencies = fields(client, "latencystats")
+    latencies = client.info("latencystats")
     assert latencies["latency_percentiles_usec_exists"].startswith("p50=")
     assert ",p99=" in latencies["latency_percentiles_usec_exists"]
     assert ",p99.9=" in latencies["latency_percentiles_usec_exists"]
@@ -257,23 +252,23 @@ def test_commands_lookups_and_errors_are_counted(client: RawClient) -> None:
 def test_rates_follow_the_traffic(client: RawClient) -> None:
     def follow() -> bool:
         client.pipeline([("PING",)] * 500)
-        stats = fields(client, "stats")
+        stats = client.info("stats")
         return int(stats["instantaneous_ops_per_sec"]) >= 100 and float(stats["instantaneous_input_kbps"]) > 0
 
     until(follow, "rates of traffic")
 
 
 def test_expired_keys_are_counted(client: RawClient) -> None:
-    before = int(fields(client, "stats")["expired_keys"])
+    before = int(client.info("stats")["expired_keys"])
     client.ask("XADD", "a", "*", "f", "v")
     client.ask("PEXPIRE", "a", 1)
     time.sleep(0.005)
     client.ask("EXISTS", "a")
-    assert int(fields(client, "stats")["expired_keys"]) == before + 1
+    assert int(client.info("stats")["expired_keys"]) == before + 1
 
 
 def test_the_role_is_master_without_replicas(client: RawClient) -> None:
-    found = fields(client, "replication")
+    found = client.info("replication")
     assert (found["role"], found["connected_slaves"]) == ("master", "0")
     assert len(found["master_replid"]) == 40
 

@@ -6,13 +6,11 @@ is not counted again.  One difference is left: `test_xread_with_a_bad_id_counts_
 
 from __future__ import annotations
 
-import re
-import time
-
 import pytest
 
-from tests.support.raw import RawClient, Word, parse
+from tests.support.raw import RawClient, Word
 from tests.support.servers import RedisServer, RiverbedServer
+from tests.support.waiting import until_blocked
 
 COMMANDS = [
     *("XLEN s", "XLEN no", "XRANGE s - +", "XRANGE no - +", "XRANGE s - + COUNT 0", "XRANGE s + -", "XRANGE s x y"),
@@ -44,9 +42,8 @@ COMMANDS = [
 
 def lookups(client: RawClient) -> tuple[int, int]:
     """Hits and misses so far."""
-    text = parse(client.ask("INFO", "stats")).text.decode()
-    hits, misses = (re.findall(rf"keyspace_{name}:(\d+)", text)[0] for name in ("hits", "misses"))
-    return int(hits), int(misses)
+    found = client.info("stats")
+    return int(found["keyspace_hits"]), int(found["keyspace_misses"])
 
 
 def begin(client: RawClient) -> None:
@@ -134,8 +131,7 @@ def test_a_read_that_waits_counts_its_lookups_once(server: RiverbedServer, oracl
             begin(other)
             other.ask("XGROUP", "SETID", "s", "g", "$")
             client.send(*line.split())
-            while b"blocked_clients:1" not in other.ask("INFO", "clients"):
-                time.sleep(0.01)
+            until_blocked(other, 1)
             other.ask("XADD", "s", "5-1", "f", "v")
             assert b"5-1" in client.reply()
             found.append(lookups(other))

@@ -10,6 +10,7 @@ import pytest
 from tests.conftest import broken_invariants
 from tests.support.pair import Pair
 from tests.support.raw import encode
+from tests.support.replicas import info
 from tests.support.sentinels import Member, RedisMember, RiverbedMember
 from tests.support.servers import free_port
 
@@ -99,13 +100,13 @@ def test_the_order_to_follow_is_kept_in_the_file_until_the_next(stage: Stage) ->
         assert settings_in(member, "maxclients") == ["maxclients 99"]
     for _ in range(2):  # at once, and from the file
         for member in stage.both:
-            assert (member.replication()["role"], member.replication()["master_port"]) == ("slave", str(nobody))
+            assert (info(member)["role"], info(member)["master_port"]) == ("slave", str(nobody))
         stage.kill_and_start()
     assert send_all(stage.connect(), reconfigure(PROMOTE))[-1] == b"*4\r\n+OK\r\n+OK\r\n:0\r\n:0\r\n"
     stage.kill_and_start()
     for member in stage.both:
         assert settings_in(member, "replicaof") == []
-        assert member.replication()["role"] == "master"
+        assert info(member)["role"] == "master"
 
 
 @pytest.mark.parametrize("command", ["SLAVEOF", "REPLICAOF"])
@@ -122,9 +123,9 @@ def test_sentinel_reads_the_same_fields_of_a_replica(stage: Stage) -> None:
         *("role", "master_host", "master_port", "master_link_status"),
         *("slave_priority", "replica_announced", "slave_read_only"),
     )
-    ours, theirs = ({name: member.replication()[name] for name in read} for member in stage.both)
+    ours, theirs = ({name: info(member)[name] for name in read} for member in stage.both)
     assert ours == theirs
     for member in stage.both:
-        now = member.replication()
+        now = info(member)
         assert int(now["slave_repl_offset"]) >= 0
         assert int(now["master_link_down_since_seconds"]) >= -1

@@ -6,11 +6,12 @@ import socket
 
 import pytest
 
-from tests.support.client_lines import eventually, id_of, lines, own_line
+from tests.support.client_lines import id_of, lines, own_line
 from tests.support.pair import Pair
 from tests.support.raw import RawClient, encode, parse
 from tests.support.rows import assert_same_row
 from tests.support.servers import RiverbedServer
+from tests.support.waiting import until
 
 # Answered with the same bytes by redis-server 7.0.
 SAME = [
@@ -121,9 +122,8 @@ def test_total_memory_counts_what_a_client_holds(
             (line,) = lines(client.tree("CLIENT", "LIST", "ID", number))
             return int(line["tot-mem"])
 
-        eventually(lambda: total() >= least)
-        info = client.ask("INFO", "memory").decode()
-        assert int(info.partition("mem_clients_normal:")[2].split("\r")[0]) >= least
+        until(lambda: total() >= least, f"{least} bytes")
+        assert int(client.info("memory")["mem_clients_normal"]) >= least
 
 
 def test_tracking_is_refused(client: RawClient) -> None:

@@ -5,10 +5,11 @@ import time
 import pytest
 
 from tests.conftest import StartRiverbed
-from tests.support.client_lines import eventually, id_of, lines, own_line
+from tests.support.client_lines import id_of, lines, own_line
 from tests.support.pair import Pair
 from tests.support.raw import Frames, RawClient, encode
 from tests.support.servers import RedisServer, RiverbedServer
+from tests.support.waiting import until
 
 # Answered with the same bytes by redis-server 7.0.
 SAME = [
@@ -110,9 +111,11 @@ def test_kill_does_not_wait_for_a_client_that_does_not_read(start_riverbed: Star
             "a transaction's long reply": encode(("MULTI",)) + encode(("XDEL", "s", "1-0")) + read + encode(("EXEC",)),
         }
         other.send_bytes(requests[unread])
-        eventually(lambda: any(int(line["omem"]) for line in lines(client.tree("CLIENT", "LIST"))))
+        until(
+            lambda: any(int(line["omem"]) for line in lines(client.tree("CLIENT", "LIST"))), "a reply that is not read"
+        )
         assert client.ask("CLIENT", "KILL", "ID", number) == b":1\r\n"
-        eventually(lambda: client.ask("CLIENT", "LIST").count(b"id=") == 1)
+        until(lambda: client.ask("CLIENT", "LIST").count(b"id=") == 1, "one client")
         with server.client() as another:
             assert another.ask("PING") == b"+PONG\r\n"
 
@@ -133,7 +136,7 @@ def test_kill_by_age(client: RawClient, server: RiverbedServer) -> None:
     with server.client() as other:
         number = id_of(other)
         assert client.ask("CLIENT", "KILL", "ID", number, "MAXAGE", 600) == b":0\r\n"
-        eventually(lambda: client.ask("CLIENT", "KILL", "ID", number, "MAXAGE", 1) == b":1\r\n")
+        until(lambda: client.ask("CLIENT", "KILL", "ID", number, "MAXAGE", 1) == b":1\r\n", "a client of a second")
         assert is_closed(other)
     for value, error in ((0, b"should be greater than 0"), ("x", b"is not an integer or out of range")):
         assert client.ask("CLIENT", "KILL", "MAXAGE", value) == b"-ERR maxage " + error + b"\r\n"
@@ -155,7 +158,7 @@ def test_a_blocked_client_can_be_killed(client: RawClient, server: RiverbedServe
     with server.client() as other:
         number = id_of(other)
         other.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
-        eventually(lambda: lines(client.tree("CLIENT", "LIST", "ID", number))[0]["flags"] == "b")
+        until(lambda: lines(client.tree("CLIENT", "LIST", "ID", number))[0]["flags"] == "b", "a client that waits")
         assert client.ask("CLIENT", "KILL", "ID", number) == b":1\r\n"
         assert is_closed(other)
         assert client.ask("XADD", "k", "1-1", "f", "v") == b"$3\r\n1-1\r\n"

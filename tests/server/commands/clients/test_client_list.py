@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.client_lines import eventually, id_of, lines, own_line
+from tests.support.client_lines import id_of, lines, own_line
 from tests.support.pair import Pair
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
+from tests.support.waiting import until
 
 # Answered with the same bytes by redis-server 7.0.
 SAME = [
@@ -57,7 +58,7 @@ def test_the_list_shows_everybody(client: RawClient, server: RiverbedServer) -> 
         other.ask("SELECT", 7)
         other.ask("MULTI")
         other.ask("XADD", "k", "*", "f", "v")
-        eventually(lambda: len(lines(client.tree("CLIENT", "LIST"))) == 2)  # those before have gone
+        until(lambda: len(lines(client.tree("CLIENT", "LIST"))) == 2, "two clients")  # those before have gone
         seen = {line["id"]: line for line in lines(client.tree("CLIENT", "LIST"))}
         assert {str(id_of(client))} <= set(seen)
         line = next(line for line in seen.values() if line["name"] == "other")
@@ -86,11 +87,11 @@ def test_a_blocked_client_is_shown_as_such(client: RawClient, server: RiverbedSe
     with server.client() as other:
         number = id_of(other)
         other.send("XREAD", "BLOCK", 0, "STREAMS", "k", "$")
-        eventually(lambda: lines(client.tree("CLIENT", "LIST", "ID", number))[0]["flags"] == "b")
+        until(lambda: lines(client.tree("CLIENT", "LIST", "ID", number))[0]["flags"] == "b", "a client that waits")
 
 
 def test_the_bytes_of_an_unfinished_request_are_shown(client: RawClient, server: RiverbedServer) -> None:
     with server.client() as other:
         number = id_of(other)
         other.send_bytes(b"*2\r\n$4\r\nECHO\r\n$100000\r\n" + b"x" * 50_000)
-        eventually(lambda: int(lines(client.tree("CLIENT", "LIST", "ID", number))[0]["qbuf"]) >= 50_000)
+        until(lambda: int(lines(client.tree("CLIENT", "LIST", "ID", number))[0]["qbuf"]) >= 50_000, "half a request")

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.client_lines import eventually, lines, own_line
+from tests.support.client_lines import lines, own_line
 from tests.support.pair import Pair
 from tests.support.raw import RawClient, encode, parse
 from tests.support.servers import RedisServer, RiverbedServer
-from tests.support.waiting import until_blocked
+from tests.support.waiting import until, until_blocked
 
 # No subscriptions: answered with the same bytes by redis-server 7.0, in RESP2 and RESP3.
 SAME = [
@@ -104,7 +104,7 @@ def cast(server: RiverbedServer, oracle: RedisServer) -> Iterator[Cast]:
     # the next test begins without subscriptions
     for subject in (server, oracle):
         with subject.client() as client:
-            eventually(lambda: client.ask("CLIENT", "LIST", "TYPE", "pubsub") == b"$0\r\n\r\n")
+            until(lambda: client.ask("CLIENT", "LIST", "TYPE", "pubsub") == b"$0\r\n\r\n", "no subscriber")
 
 
 def bulks(*words: str | int) -> bytes:
@@ -259,7 +259,7 @@ def test_who_has_gone_is_not_counted(cast: Cast) -> None:
     cast["quit"].say("QUIT")
     speaker = cast["speaker"]
     for client in (speaker.ours, speaker.theirs):
-        eventually(lambda client=client: client.ask("PUBLISH", "x", "text") == b":1\r\n")
+        until(lambda client=client: client.ask("PUBLISH", "x", "text") == b":1\r\n", "one subscriber")
     assert speaker.say("PUBSUB NUMSUB x") == bulks("x", 1)
 
 
@@ -415,7 +415,7 @@ def test_messages_stay_out_of_a_reply_sent_in_pieces(client: RawClient, server: 
         for _ in range(25):
             client.pipeline([("XADD", "s", "*", "f", b"v" * 1000) for _ in range(1000)])
         reader.send("XRANGE", "s", "-", "+")  # 25 MB, none of which is read as yet
-        eventually(lambda: int(lines(client.tree("CLIENT", "LIST", "TYPE", "pubsub"))[0]["omem"]) > 0)
+        until(lambda: int(lines(client.tree("CLIENT", "LIST", "TYPE", "pubsub"))[0]["omem"]) > 0, "a reply")
         assert client.ask("PUBLISH", "x", "text") == b":1\r\n"
         assert client.ask("PUBLISH", "x", "more") == b":1\r\n"
         assert len(parse(reader.reply()).children or ()) == 25_000
@@ -529,4 +529,4 @@ def test_thousands_of_names_come_and_go(client: RawClient, server: RiverbedServe
         assert [parse(listener.reply()).children[2].text for _ in names][-1] == b"5000"
         assert client.ask("PUBLISH", names[4321], "text") == b":1\r\n"
         assert listener.reply() == bulks("message", names[4321], "text")
-    eventually(lambda: client.ask("PUBSUB", "CHANNELS") == b"*0\r\n")
+    until(lambda: client.ask("PUBSUB", "CHANNELS") == b"*0\r\n", "no channel")

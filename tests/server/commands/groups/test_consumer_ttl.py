@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from riverbed.store.databases import consumer_ttl
 from tests.support.in_process import Product
 from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import until_true
 from tests.support.workers import consumers, fill
 
 
@@ -165,14 +164,6 @@ def test_a_sweep_ends_when_its_time_is_up_and_goes_on_where_it_was(product: Prod
         assert len(consumers(product)) == 1 + left
 
 
-async def logged(ticks: Ticks, count: int) -> None:
-    """Wait until the log has so many batches."""
-    deadline = time.monotonic() + 60
-    while len(ticks.batches()) < count:
-        assert time.monotonic() < deadline, "nobody sweeps"
-        await asyncio.sleep(0.02)
-
-
 def test_the_server_sweeps_by_itself_and_logs_what_it_deletes(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = Ticks(tmp_path)
@@ -183,12 +174,12 @@ def test_the_server_sweeps_by_itself_and_logs_what_it_deletes(tmp_path: Path) ->
         before = len(ticks.batches())
         ticks.clock.now_ms += 2000
         ticks.server.maintenance.start()
-        await logged(ticks, before + 1)
+        await until_true(lambda: len(ticks.batches()) >= before + 1)
         # a consumer that waits in a blocking read is not idle
         assert ticks.batches()[before:] == [[b"XGROUP DELCONSUMER s g Idle"]]
         waiting.leave()
         ticks.clock.now_ms += consumer_ttl.LOOK_AGAIN_MS
-        await logged(ticks, before + 2)
+        await until_true(lambda: len(ticks.batches()) >= before + 2)
         assert ticks.batches()[before + 1 :] == [[b"XGROUP DELCONSUMER s g Waiting"]]
         ticks.close()
 

@@ -7,6 +7,7 @@ import pytest
 from tests.support.pair import Pair, logged_commands
 from tests.support.raw import RawClient
 from tests.support.servers import RiverbedServer
+from tests.support.waiting import until
 
 YEAR_2100 = 4102444800
 NOT_INTEGER = b"-ERR value is not an integer or out of range\r\n"
@@ -220,10 +221,7 @@ def test_keys_nobody_asks_for_expire_as_well(client: RawClient) -> None:
     for number in range(20):
         client.ask("XADD", f"s{number}", "*", "f", "v")
         client.ask("PEXPIRE", f"s{number}", 10)
-    deadline = time.monotonic() + 120
-    while client.ask("DBSIZE") != b":0\r\n":
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: client.ask("DBSIZE") == b":0\r\n", "the end of all keys")
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

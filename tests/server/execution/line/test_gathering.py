@@ -22,7 +22,7 @@ from tests.support.in_process import HandClock
 from tests.support.raw import encode
 from tests.support.servers import RiverbedServer
 from tests.support.ticks import Client, Ticks, in_loop
-from tests.support.waiting import persistence, until
+from tests.support.waiting import until
 
 _SYNC_S = 0.004
 
@@ -412,7 +412,10 @@ def test_a_server_on_a_slow_disk_answers_all_and_keeps_what_it_has_answered(tmp_
         for thread in threads:
             thread.start()
         with server.client() as client:
-            until(lambda: int(persistence(client)["riverbed_waits_for_clients"]) > ROUND // 2, "clients share syncs")
+            until(
+                lambda: int(client.info("persistence")["riverbed_waits_for_clients"]) > ROUND // 2,
+                "clients share syncs",
+            )
         assert server.process is not None
         server.process.send_signal(signal.SIGKILL)
         for thread in threads:

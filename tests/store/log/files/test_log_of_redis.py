@@ -359,8 +359,7 @@ def test_an_rdb_base_of_a_real_redis_is_refused(tmp_path: Path, start_redis: Sta
     with server.client() as client:
         client.ask("XADD", "s", "1-1", "f", "v")
         client.ask("BGREWRITEAOF")
-        while b"aof_rewrite_in_progress:1" in client.ask("INFO", "persistence"):
-            pass
+        rewrite_ended(client)
     server.stop()
     with pytest.raises(CorruptionError, match="aof-use-rdb-preamble no"):
         reader_of(tmp_path)
