@@ -25,6 +25,6 @@ def step_back(pid: int) -> None:
 
 
 def step_aside(pid: int) -> None:
-    """Have a process run with a tenth of the time of any other: `step_back` gives it none where these are always busy."""
+    """Have a process run with a tenth of the time of others: `step_back` gives it none where these are always busy."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, pid, _LOW)

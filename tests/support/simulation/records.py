@@ -58,7 +58,6 @@ class Wait:
     stamp: Stamp | None
 
 
-
 @dataclass
 class Records:
     """All that the clients of one simulation know."""
