@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.support.certificates import Certificates
 from tests.support.forking import Nursery, is_possible
@@ -171,8 +172,19 @@ def broken_invariants(directory: Path) -> list[str]:
     return [str(violation) for violation in check(directory)]
 
 
+@settings(max_examples=1)
+@given(st.none())
+def begin_with_hypothesis(_: None) -> None:
+    """Hypothesis asks the garbage collector once a process whether its random numbers are kept.
+
+    From Python 3.14 on it must do so before `gc.freeze`: what a frozen dict keeps is not found, and a dict is frozen
+    even when it was empty.
+    """
+
+
 def pytest_collection_finish() -> None:
     """Have servers forked.  By now all tests are imported, and with them libraries that change the environment."""
+    begin_with_hypothesis()
     gc.freeze()  # to look through 400,000 objects of tests again and again took a twentieth of the time
     if is_possible():
         RiverbedServer.nursery = Nursery(ROOT)
