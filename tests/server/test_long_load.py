@@ -153,7 +153,8 @@ def test_info_and_the_metrics_port_show_how_far_it_is(held: HeldServer) -> None:
         assert client.info("everything")["master_repl_offset"] == "0"
     with pytest.raises(urllib.error.HTTPError, match="503") as refused:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60)
-    text = refused.value.read().decode()
+    with refused.value as answer:
+        text = answer.read().decode()
     assert text.startswith("loading, executing the log: ")
     assert text.endswith(" %\n")
     page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()

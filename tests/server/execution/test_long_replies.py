@@ -118,8 +118,9 @@ def test_without_a_free_reader_only_long_replies_are_refused_and_nothing_is_undo
             assert client.ask("XRANGE", "s", "-", "+").startswith(b"*2\r\n")
             assert b"riverbed_lmdb_readers" in client.ask("INFO")
             assert client.ask("RIVERBED", "SNAPSHOT").startswith(b"-")
-            with pytest.raises(urllib.error.HTTPError):
+            with pytest.raises(urllib.error.HTTPError) as refused:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
+            refused.value.close()
             assert client.ask("PING") == b"+PONG\r\n"
         assert client.ask("XRANGE", "big", "-", "+").startswith(b"*30\r\n")
         assert client.ask("RIVERBED", "SNAPSHOT").startswith(b"*")
