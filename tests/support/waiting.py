@@ -29,6 +29,14 @@ async def until_true(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.002)
 
 
+async def until_turn(holds: Callable[[], bool]) -> None:
+    """As `until_true`, asking in every turn of the loop: what is waited for may be over in the next one."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to be"
+        await asyncio.sleep(0)
+
+
 def until_counted(count: Callable[[], int], enough: int, what: str) -> None:
     """Wait until a count is reached, however slowly it grows; two minutes without any growth are too many."""
     reached = -1

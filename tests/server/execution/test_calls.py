@@ -14,6 +14,7 @@ from riverbed.server.execution import sliced_commands
 from riverbed.server.protocol.replies import LONG_BYTES
 from riverbed.server.stats.stats import CommandCounters
 from tests.support.ticks import Client, Ticks, in_loop
+from tests.support.waiting import until_turn
 
 ENTRIES = 600
 IDS = " ".join(f"{number}-1" for number in range(1, ENTRIES + 1))
@@ -52,11 +53,8 @@ def counters(ticks: Ticks, name: str) -> CommandCounters:
 
 
 async def until_idle(ticks: Ticks, client: Client) -> None:
-    for _ in range(2000):
-        await asyncio.sleep(0)
-        if client.session.is_idle:
-            return
-    raise AssertionError("not idle")
+    await asyncio.sleep(0)
+    await until_turn(lambda: client.session.is_idle)
 
 
 @pytest.mark.parametrize("name", SLICED)
@@ -244,11 +242,7 @@ def made_slowly(session: Session, nanoseconds: int) -> None:
 
 
 async def until_long(client: Client) -> None:
-    for _ in range(2000):
-        if client.session.long_reply is not None:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("no long reply")
+    await until_turn(lambda: client.session.long_reply is not None)
 
 
 @pytest.mark.parametrize("name", LONG)
