@@ -122,6 +122,14 @@ def test_the_store_takes_no_file_that_it_cannot_look_at_for_missing() -> None:
     assert [path for path in sources("store") if SURE_OF_WHAT_IT_CANNOT_SEE.search(path.read_text())] == []
 
 
+def test_the_redis_made_of_its_source_has_every_program_that_is_run() -> None:
+    made = re.search(r"^for program in (.*); do$", (ROOT / ".ci" / "install-redis").read_text(), re.MULTILINE)
+    assert made is not None
+    run = {name for path in EVERYTHING for name in re.findall(r'which\("(redis-[\w-]+)"\)', path.read_text())}
+    assert "redis-server" in run
+    assert run <= set(made[1].split())
+
+
 def test_folders_of_tests_are_folders_of_the_code() -> None:
     tests = {path.parent.relative_to(ROOT / "tests").as_posix() for path in sources("tests")} - {"."}
     strange = {folder for folder in tests - code_folders() if folder.partition("/")[0] not in OTHER_TESTS}
