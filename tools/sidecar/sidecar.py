@@ -89,19 +89,17 @@ class StreamColumns:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress = ignore) -> Path:
+def write_columns(snapshot: Snapshot) -> Path:
     """Make the columns of a whole snapshot; -> their directory.  Damaged ones are replaced.
 
     Files of the newest other snapshot in the same folder are taken over where they have the same rows.
 
-    Calls `steps` with the entries written so far, and ends when it raises.  The disk keeps `leave_bytes` free.  Raises
-    ColumnsError for more streams than files are wise, and for too little space; CorruptionError, MalformedRowError,
-    OSError.
+    Raises ColumnsError for more streams than files are wise; CorruptionError, MalformedRowError, OSError.
     """
     target = snapshot.path / COLUMNS_DIRECTORY
     files = OsFiles()
     with working_directory(snapshot.path, COLUMNS_WORKING_PREFIX) as working:
-        fill_columns(snapshot, working, _former(snapshot.path), leave_bytes=leave_bytes, steps=steps)
+        fill_columns(snapshot, working, _former(snapshot.path))
         if is_there(target):
             old = name_for(snapshot.path, COLUMNS_WORKING_PREFIX)
             os.rename(target, old)
@@ -111,22 +109,16 @@ def write_columns(snapshot: Snapshot, *, leave_bytes: int = 0, steps: Progress =
     return target
 
 
-def fill_columns(
-    snapshot: Snapshot,
-    folder: Path,
-    former: Former | None = None,
-    *,
-    leave_bytes: int = 0,
-    steps: Progress = ignore,
-) -> None:
+def fill_columns(snapshot: Snapshot, folder: Path, former: Former | None = None, *, steps: Progress = ignore) -> None:
     """Write the columns of a whole snapshot into an empty folder, which holds all of them at the end, on disk.
 
-    `former`: the files that another snapshot has, by database and key.  The rest is as in `write_columns`.
+    `former`: the files that another snapshot has, by database and key.  `steps` is called with the entries written so
+    far.  Raises as `write_columns`, and what `steps` raises.
     """
     _require_few(snapshot.path, snapshot.manifest.streams)
     snapshot.verify()
     taken = Taken(snapshot.name, snapshot.manifest.time_ms)
-    written = _counting(steps, snapshot.manifest.entries, folder, leave_bytes)
+    written = counter(steps, COLUMNS_DIRECTORY, snapshot.manifest.entries)
     tables = open_compared(snapshot)
     try:
         with tables.env.begin() as txn:
@@ -148,7 +140,8 @@ def fill_columns_beside(
     """Write the columns of a snapshot that is being made in `path`, which has its tables, so many bytes, already.
 
     When the files are written, `rest` waits for the rest of the snapshot, and gives it; only then the columns can say
-    what they belong to.  `time_ms`: when the snapshot was begun.  Raises as `write_columns`, and what `rest` raises.
+    what they belong to.  `time_ms`: when the snapshot was begun.  Raises as `fill_columns`, what `rest` raises, and
+    ColumnsError when the disk has not `leave_bytes` left.
     """
     folder = path / COLUMNS_DIRECTORY
     folder.mkdir(DIRECTORY_MODE)
@@ -157,7 +150,12 @@ def fill_columns_beside(
         with tables.env.begin() as txn:
             reader = TableReader(tables, txn)
             _require_few(path, StreamWalk(reader).stream_count)
-            written = _counting(steps, reader.count("entries"), folder, leave_bytes)
+            count = counter(steps, COLUMNS_DIRECTORY, reader.count("entries"))
+
+            def written(entries: int) -> None:
+                _require_space(folder, leave_bytes)
+                count(entries)
+
             about = _write_files(reader, folder, Taken(path.name, time_ms), _former(path), written)
         snapshot = rest()
         require_totals(snapshot, tables)
@@ -193,17 +191,6 @@ def _write_manifest(snapshot: Snapshot, folder: Path, about: dict[str, Any]) -> 
     write_digested(folder / MANIFEST_NAME, [guarded], files)
     files.sync_directory(folder / "streams")
     files.sync_directory(folder)
-
-
-def _counting(steps: Progress, total: int, folder: Path, leave_bytes: int) -> Callable[[int], None]:
-    """Counts the entries that are written, and raises ColumnsError when too little of the disk is left."""
-    count = counter(steps, COLUMNS_DIRECTORY, total)
-
-    def written(entries: int) -> None:
-        _require_space(folder, leave_bytes)
-        count(entries)
-
-    return written
 
 
 def _require_space(folder: Path, leave_bytes: int) -> None:
