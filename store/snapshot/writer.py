@@ -368,7 +368,7 @@ def _pieces(fd: int) -> Iterator[bytes]:
 # -- retention ---------------------------------------------------------------------------------------------------------
 
 
-def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None = None) -> list[str]:
+def delete_old(made: Snapshot, keep: int, directory: Path) -> list[str]:
     """Delete all but `made`, which was just taken, and the newest `keep` - 1 others of the store in `directory`.
 
     -> their names, the oldest first.  Besides `made`, only whole snapshots with the names that `take_snapshot` gave
@@ -376,7 +376,6 @@ def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None =
     stays even when a clock that was set back makes it look old.
     """
     assert keep > 0
-    files = files or OsFiles()
     folder = made.path.parent
     is_own = folder.resolve() == (directory / SNAPSHOTS_DIRECTORY).resolve()
     source = _source(directory)
@@ -389,7 +388,7 @@ def delete_old(made: Snapshot, keep: int, directory: Path, files: Files | None =
     ]
     going = found[: max(len(found) + 1 - keep, 0)]
     for snapshot in going:
-        delete_snapshot(snapshot, files)
+        delete_snapshot(snapshot)
     return [snapshot.name for snapshot in going]
 
 
@@ -399,9 +398,9 @@ def _may_be_of_one_store(one: Snapshot, other: Snapshot) -> bool:
     return len(ids) < 2
 
 
-def delete_snapshot(snapshot: Snapshot, files: Files | None = None) -> None:
+def delete_snapshot(snapshot: Snapshot) -> None:
     """Make it no snapshot in one step, then free its space.  Processes that have it open can still read it."""
-    files = files or OsFiles()
+    files = OsFiles()
     folder = snapshot.path.parent
     going = name_for(folder, WORKING_PREFIX)
     files.rename(snapshot.path, going)
