@@ -53,16 +53,14 @@ class RecoveryReport:
 
 def recover(
     log: Log, txn: WriteTxn, execute: Execute, *, commits: bool = True, durable: LogPosition | None = None
-) -> RecoveryReport:
+) -> None:
     """Execute what `log` holds beyond `txn.position`; `commits` says whether `txn` may commit on the way.
 
     The log is known to be durable up to `durable`, by default what the tables say; the first pass makes the rest
     durable.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
     """
-    report = RecoveryReport()
-    for _ in recovering(log, txn, execute, report, commits=commits, durable=durable):
+    for _ in recovering(log, txn, execute, RecoveryReport(), commits=commits, durable=durable):
         pass
-    return report
 
 
 def recovering(
@@ -71,7 +69,7 @@ def recovering(
     execute: Execute,
     report: RecoveryReport,
     *,
-    commits: bool = True,
+    commits: bool,
     durable: LogPosition | None = None,
     progress: Progress = ignore,
 ) -> Iterator[None]:
