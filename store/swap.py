@@ -98,8 +98,8 @@ def put_in_place(
     replids: ReplicationIds | None,
     files: Files,
     *,
-    preface: bytes = b"",
-    backlog: Sequence[LogFile] = (),
+    preface: bytes,
+    backlog: Sequence[LogFile],
 ) -> None:
     """Replace the store by `places.work`/data.mdb and `places.base`, which are durable and not open.
 

@@ -95,8 +95,8 @@ class Args:
     def take_int(self, error: str = errors.NOT_AN_INTEGER) -> int:
         return parse_int(self.take(), error)
 
-    def take_id(self, missing_seq: int = 0) -> StreamID:
-        return parse_entry_id(self.take(), missing_seq)
+    def take_id(self) -> StreamID:
+        return parse_entry_id(self.take())
 
     def take_many(self, count: int) -> list[bytes]:
         """The next `count` words; the caller has checked that there are as many."""

@@ -59,7 +59,7 @@ class Replication:
         damage_met: Callable[[], None],
         is_writing_ahead: Callable[[], bool],
         is_disk_behind: Callable[[], bool],
-        over: Callable[[asyncio.Protocol], asyncio.BaseProtocol] = lambda link: link,
+        over: Callable[[asyncio.Protocol], asyncio.BaseProtocol],
     ) -> None:
         """`applied` is called when something that came from a primary is in our log, for a checkpoint for instance.
 

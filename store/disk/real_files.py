@@ -107,14 +107,14 @@ def make_directory(path: Path) -> None:
             os.close(fd)
 
 
-def open_file(path: Path, flags: int, mode: int = FILE_MODE) -> int:
+def open_file(path: Path, flags: int) -> int:
     """`os.open` for a file: follows no link, does not wait for the other end of a pipe, and is not inherited.
 
     What root makes in the folder of another user belongs to that user.  Raises UnsafeFileError for anything but a file,
     OSError.
     """
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EMLINK):
             require_file(path)

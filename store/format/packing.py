@@ -64,7 +64,7 @@ def add_checksum(row: bytes, key: bytes = b"") -> bytes:
     return row + crc32c(row, crc32c(key)).to_bytes(CHECKSUM_BYTES, "big")
 
 
-def without_checksum(row: bytes, key: bytes = b"") -> bytes:
+def without_checksum(row: bytes, key: bytes) -> bytes:
     """Undo `add_checksum`; older rows have checksums without a key.  Raises DamagedRowError."""
     bare, checksum = row[:-CHECKSUM_BYTES], row[-CHECKSUM_BYTES:]
     for before in (key, b""):

@@ -22,7 +22,7 @@ from riverbed.store.format.streams import add_counts, packed_ids_of
 from riverbed.store.groups.acks import Acks, bulks_of
 from riverbed.store.groups.known_consumers import Consumer
 from riverbed.store.groups.pending_reads import PendingEntry
-from riverbed.store.ids import ID_BYTES, MIN_ID, StreamID, id_text, pack_id, unpack_id
+from riverbed.store.ids import ID_BYTES, StreamID, id_text, pack_id, unpack_id
 
 if TYPE_CHECKING:
     from riverbed.store.groups.pending.young import Delivery
@@ -210,9 +210,9 @@ class Group(Acks):
         packed_ids: list[bytes],
         time_ms: int,
         count: int,
-        last_id: StreamID = MIN_ID,
+        last_id: StreamID,
         *,
-        ascend: bool = True,
+        ascend: bool,
     ) -> None:
         """Replay an XCLAIM of a log: `claim` different IDs for the consumer `name`, without logging."""
         consumer = self.get_or_create(name, time_ms)
