@@ -112,6 +112,8 @@ class Repairs:
         """Start a repair; the client waits for its end.  Raises CommandError."""
         if self._status.in_progress:
             raise CommandError("ERR a repair is under way already")
+        if self._engine.log.broken:  # it may lack what the tables have
+            raise CommandError("ERR the tables are not made again of a log that could not be written or synced")
         try:
             require_only(self._directory, REPAIR_NAMES)
         except OSError as error:  # a stranger's files are there, or it is another user's

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,6 +231,24 @@ def test_damage_begins_no_repair_from_a_broken_log_nor_soon_after_one_that_faile
         await repaired.end()
         assert len(repaired.exchanges) == 2, "after one that has ended well, the next begins at once"
         repaired.ticks.close()
+
+    in_loop(body())
+
+
+def test_tables_are_not_made_again_of_a_log_that_could_not_be_synced(tmp_path: Path) -> None:
+    """It may lack what they have, and the server ended when it had no place to go on from."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.files.fail("sync", errno.EIO)
+        await ticks.ask(client, "SAVE")
+        assert await ticks.ask(client, "RIVERBED REPAIR", "XLEN s") == [
+            b"-ERR the tables are not made again of a log that could not be written or synced\r\n",
+            b":1\r\n",
+        ]
+        ticks.close(save=False)
 
     in_loop(body())
 
