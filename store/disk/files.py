@@ -57,10 +57,7 @@ class Files(Protocol):
         """As `sync`, of a file that another thread syncs as well: each of the two is told of a write that failed."""
 
     def forget(self, fd: int, begin: int, size: int, /) -> None:
-        """Have the system drop its copy of these bytes in memory, but for what it has still to write; a hint.
-
-        Raises nothing.
-        """
+        """Have the system drop its copy of these durable bytes in memory; a hint.  Raises nothing."""
 
     def truncate(self, fd: int, size: int, /) -> None: ...
 

@@ -5,11 +5,6 @@ dropped those pages and marked them clean.  Then they are read like any others, 
 loses them.  A checkpoint of what was read there would be ahead of the log for good.  When the same bytes are written
 again in the same place, their pages are dirty like any new ones.
 
-Nor is that enough where a file has grown.  ext4 gives such pages their places on the disk, and marks these as never
-written until they are; when the disk has refused the pages, it writes the same ones there later and leaves the mark.
-They are read as zeros then as soon as the system has dropped them.  So it drops them here, and what is read otherwise
-after that is written once more, to pages that know the mark.
-
 Two parts of the log are known to be durable: what a checkpoint says (`synced` of the tables' meta rows), and every file
 that the manifest lists with its length, as the file was synced before that.  Everything else is written again: the last
 file, or the end of it.
@@ -29,8 +24,6 @@ from riverbed.store.log.reader import LogPart
 from riverbed.store.position import LogPosition
 
 _CHUNK_BYTES: Final = 1 << 20
-# At least a page of memory and a block of the disk: the system drops whole ones.
-_BLOCK_BYTES: Final = 1 << 16
 # Behind any place in a log.
 EVERYTHING: Final = LogPosition(sys.maxsize, 0, 0)
 
@@ -54,42 +47,23 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
         source = files.open_read(part.path)
         try:
             with naming(part.path):
-                written = _write_again(source, target, start, part.size, files)
-                files.sync(target)
-                if _write_lost(source, target, written, files):
-                    files.sync(target)
+                _write_again(source, target, start, part.size, files)
         finally:
             files.close(source)
+        files.sync(target)
     finally:
         files.close(target)
 
 
-def _write_again(source: int, target: int, start: int, end: int, files: Files) -> list[range]:
-    """-> the places that were written, each of up to 1 MB."""
-    written = []
+def _write_again(source: int, target: int, start: int, end: int, files: Files) -> None:
     holes = Holes(files, source)
     while start < end:
         # A chunk ends where a block does: to write the front of a block that is in a hole would make the rest data.
         data = files.read_at(source, min(_CHUNK_BYTES - start % _CHUNK_BYTES, end - start), start)
         if not data:
-            break  # the file became shorter: the reader decides what that means
+            return  # the file became shorter: the reader decides what that means
         if holes.has(data, start):  # it would take space, and a torn tail in it is cut off
             start = holes.behind(start + len(data))
             continue
         write_all_at(files, target, data, start)
-        written.append(range(start, start + len(data)))
         start += len(data)
-    return written
-
-
-def _write_lost(source: int, target: int, written: list[range], files: Files) -> bool:
-    """Write what the disk has not got though a sync of it has succeeded; -> whether there was anything."""
-    found = False
-    for place in written:
-        start = place.start - place.start % _BLOCK_BYTES
-        data = files.read_at(source, place.stop + -place.stop % _BLOCK_BYTES - start, start)
-        files.forget(source, start, len(data))  # not more: memory alone may have what follows
-        if files.read_at(source, len(data), start) != data:
-            write_all_at(files, target, data, start)
-            found = True
-    return found

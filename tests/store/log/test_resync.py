@@ -192,26 +192,6 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
     assert written == {0: whole}
 
 
-def test_a_long_tail_that_only_memory_has_is_written_again_piece_by_piece() -> None:
-    """The next start may read what the disk has: the system drops the rest when it likes."""
-    files = FaultyFiles()
-    log = open_log(ROOT, files)
-    append(log, [SELECT, xadd(1, b"x" * 100_000)])
-    log.writer.sync()
-    known = log.synced
-    for number in range(2, 31):
-        append(log, [xadd(number, b"x" * 100_000)])
-    files.fail("sync", errno.EIO)
-    with pytest.raises(LogWriteError):
-        log.writer.sync()
-    log.close()
-    again = open_log(ROOT, files)
-    list(again.read(durable=known))
-    again.close()
-    _, found = reopened(files.crash())
-    assert len(commands_of(found)) == 30
-
-
 @pytest.mark.parametrize("limit", [None, 1, 7])
 def test_short_writes_are_completed_when_a_tail_is_written_again(limit: int | None) -> None:
     files = FaultyFiles()

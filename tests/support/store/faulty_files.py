@@ -8,8 +8,7 @@
 
 What is durable: what a file's successful `sync`s found written since the one before, and its length; the names of a
 directory as of its last `sync_directory`.  A `sync` that fails writes nothing, and forgets what it had to write, as
-Linux does: the bytes are still read, the next `sync` succeeds, and a crash takes them unless they were written again
-behind a `forget`, as on ext4.
+Linux does: the bytes are still read, the next `sync` succeeds, and a crash takes them unless they were written again.
 Names are a journal's affair: a failure is made up for by the next success.
 
 A crash may keep more than what is durable: `crash(kept=n)` keeps up to n bytes beyond, `crash(names=True)` the names of
@@ -32,25 +31,17 @@ class Inode:
         self.data = bytearray()
         self.durable = bytearray()
         self._dirty: list[tuple[int, int]] = []  # from, to
-        self._lost: list[tuple[int, int]] = []  # what a failed sync had to write, for as long as memory has it
 
     def write(self, data: bytes | memoryview, at: int) -> None:
         self.data[at : at + len(data)] = data
         self._dirty.append((at, at + len(data)))
 
-    def cut(self, size: int) -> None:
-        del self.data[size:]
-        self._lost = [(start, min(end, size)) for start, end in self._lost if start < size]
-
     def sync(self) -> None:
         size = len(self.data)
         del self.durable[size:]
         self.durable.extend(bytes(size - len(self.durable)))
-        before = self.durable.copy()
         for start, end in self._dirty:
             self.durable[start:end] = self.data[start:end]
-        for start, end in self._lost:
-            self.durable[start:end] = before[start:end]
         self._dirty.clear()
 
     def after_crash(self, kept: int) -> bytearray:
@@ -66,30 +57,12 @@ class Inode:
 
     def copy(self) -> Inode:
         other = Inode()
-        other.data, other.durable = self.data.copy(), self.durable.copy()
-        other._dirty, other._lost = self._dirty.copy(), self._lost.copy()
+        other.data, other.durable, other._dirty = self.data.copy(), self.durable.copy(), self._dirty.copy()
         return other
 
-    def lose(self) -> None:
-        """The disk did not take what was written, and no sync tries again."""
-        self._lost += self._dirty
+    def forget(self) -> None:
+        """The disk did not take it, and nobody tries again."""
         self._dirty.clear()
-
-    def forget(self, begin: int, end: int) -> None:
-        """Memory has what the disk has from `begin` to `end`, but for what is still to be written."""
-        size = len(self.data)
-        on_disk = self.durable[begin : min(end, size)]
-        on_disk.extend(bytes(max(0, min(end, size) - begin - len(on_disk))))
-        written = [(start, self.data[start:stop]) for start, stop in self._dirty]
-        self.data[begin : min(end, size)] = on_disk
-        for start, data in written:
-            self.data[start : start + len(data)] = data
-        self._lost = [
-            piece
-            for start, stop in self._lost
-            for piece in ((start, min(stop, begin)), (max(start, end), stop))
-            if piece[0] < piece[1]
-        ]
 
 
 class FaultyFiles:
@@ -217,7 +190,7 @@ class FaultyFiles:
         try:
             self._step("sync")
         except OSError:
-            inode.lose()
+            inode.forget()
             raise
         inode.sync()
 
@@ -229,7 +202,7 @@ class FaultyFiles:
         inode, _ = self._open[fd]
         if self.free is not None:
             self.free += len(inode.data) - size
-        inode.cut(size)
+        del inode.data[size:]
 
     def size(self, fd: int, /) -> int:
         return len(self._open[fd][0].data)
@@ -256,7 +229,7 @@ class FaultyFiles:
         del self._names[source]
 
     def forget(self, fd: int, begin: int, size: int, /) -> None:
-        self._open[fd][0].forget(begin, begin + size)
+        assert begin + size <= len(self._open[fd][0].durable)
 
     def unlink(self, path: Path, /) -> None:
         self._step("unlink")
