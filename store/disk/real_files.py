@@ -140,14 +140,14 @@ def _only_file(fd: int, path: Path) -> int:
 
 def read_file(path: Path, most_bytes: int) -> bytes:
     """The first `most_bytes` of a file.  Raises UnsafeFileError for anything but a file, OSError."""
-    with open(open_file(path, os.O_RDONLY), "rb") as file:
+    with open(open_file(path, os.O_RDONLY), "rb") as file, naming(path):
         return file.read(most_bytes)
 
 
 def read_named_file(path: Path, most_bytes: int) -> bytes:
     """As `read_file`, for a file that a person has named: links to it are followed."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with open(_only_file(fd, path), "rb") as file:
+    with open(_only_file(fd, path), "rb") as file, naming(path):
         return file.read(most_bytes)
 
 

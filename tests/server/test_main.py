@@ -560,3 +560,13 @@ def test_entry_points_exist() -> None:
         program = f"from {module} import {function}; print(callable({function}))"
         done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
         assert done.stdout == "True\n"
+
+
+def test_a_server_that_a_page_the_disk_cannot_read_has_ended_says_so(start_riverbed: StartRiverbed) -> None:
+    server = start_riverbed()
+    assert server.process is not None
+    os.kill(server.process.pid, signal.SIGBUS)
+    assert server.process.wait() == -signal.SIGBUS
+    server.process = None
+    assert "Fatal Python error: Bus error" in server.log_text()
+    server.start()

@@ -169,7 +169,7 @@ class WentBack(NamedTuple):
 
 def has_magic(data: Path) -> bool:
     """Whether a file begins as one of LMDB does.  Raises OSError."""
-    with data.open("rb") as file:
+    with naming(data), data.open("rb") as file:
         return file.read(_MAGIC_AT + len(_MAGIC))[_MAGIC_AT:] == _MAGIC
 
 

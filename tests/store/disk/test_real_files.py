@@ -4,15 +4,16 @@ import errno
 import fcntl
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.real_files import is_directory, is_there, require_only
+from riverbed.store.disk.real_files import is_directory, is_there, read_file, read_named_file, require_only
 from riverbed.store.errors import UnsafeFileError
-from riverbed.store.tables.data_file.power_loss import end_use
+from riverbed.store.tables.data_file.power_loss import end_use, has_magic
 
 
 def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> None:
@@ -29,6 +30,13 @@ def test_what_cannot_be_looked_at_is_not_taken_for_missing(tmp_path: Path) -> No
             with pytest.raises(OSError, match=r"x") as caught:
                 look(path)
             assert caught.value.errno == number
+
+
+@pytest.mark.parametrize("read", [partial(read_file, most_bytes=8), partial(read_named_file, most_bytes=8), has_magic])
+def test_a_file_that_the_disk_cannot_read_is_named(read: Callable[[Path], object]) -> None:
+    unreadable = Path("/proc/self/mem")  # at its beginning, where no process has memory
+    with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+        read(unreadable)
 
 
 def test_on_macos_a_sync_goes_through_the_cache_of_the_drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
