@@ -205,7 +205,7 @@ class Worker:
             async with asyncio.timeout(seconds):
                 await self._news.wait()
         except TimeoutError:
-            return False
+            return self._news.is_set()  # it may have come in the turn of the loop that ended the wait
         return True
 
     @property

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -391,4 +392,20 @@ def test_a_process_for_which_no_processor_is_free_takes_a_small_share_of_one(
         assert (answer["niceness"], answer["policy"]) == (10, os.SCHED_OTHER)
 
     monkeypatch.setattr(workers, "STARVED_S", 0.5)
+    run(body)
+
+
+def test_a_word_that_comes_as_its_time_is_over_counts(child: Callable[[str], None]) -> None:
+    """Else another process takes the place of one whose first word is there, and is heard for its own."""
+    child(ECHO)
+
+    async def body(worker: Worker) -> None:
+        def say_it_late() -> None:
+            time.sleep(0.1)  # the loop sees the end of the wait and the word in one turn
+            worker._news.set()
+
+        waiting = asyncio.ensure_future(worker._has_news(0.05))
+        asyncio.get_running_loop().call_soon(say_it_late)
+        assert await waiting
+
     run(body)
