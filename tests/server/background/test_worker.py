@@ -34,6 +34,18 @@ ECHO = """
     work_for_server("child_of_a_test", work)
 """
 
+TELL_SHARE = """
+import os
+
+from riverbed.server.background.child import work_for_server
+
+def work(server):
+    server.listen()
+    server.say(niceness=os.getpriority(os.PRIO_PROCESS, 0), policy=os.sched_getscheduler(0))
+
+work_for_server("child_of_a_test", work)
+"""
+
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
@@ -343,17 +355,7 @@ def test_packages_of_the_working_directory_are_none_of_ours(
 
 @pytest.mark.parametrize("is_urgent", [False, True])
 def test_a_process_gives_way_to_the_server_unless_it_is_urgent(child: Callable[[str], None], is_urgent: bool) -> None:
-    child("""
-        import os
-
-        from riverbed.server.background.child import work_for_server
-
-        def work(server):
-            server.listen()
-            server.say(niceness=os.getpriority(os.PRIO_PROCESS, 0), policy=os.sched_getscheduler(0))
-
-        work_for_server("child_of_a_test", work)
-    """)
+    child(TELL_SHARE)
 
     async def body(worker: Worker) -> None:
         worker.send()
@@ -368,23 +370,16 @@ def test_a_process_gives_way_to_the_server_unless_it_is_urgent(child: Callable[[
 def test_a_process_for_which_no_processor_is_free_takes_a_small_share_of_one(
     child: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # one that is never given a processor says nothing, and here it stops itself until its server gives it a share
-    child("""
-        import os, signal, time
+    # one that is never given a processor says nothing: this one stops itself as soon as it has the lowest share
+    stop = """
+import os, signal, time
 
-        while os.getpriority(os.PRIO_PROCESS, 0) == 0:
-            time.sleep(0.001)
-        if os.sched_getscheduler(0) == os.SCHED_IDLE:
-            os.kill(os.getpid(), signal.SIGSTOP)
-
-        from riverbed.server.background.child import work_for_server
-
-        def work(server):
-            server.listen()
-            server.say(niceness=os.getpriority(os.PRIO_PROCESS, 0), policy=os.sched_getscheduler(0))
-
-        work_for_server("child_of_a_test", work)
-    """)
+while os.getpriority(os.PRIO_PROCESS, 0) != 10:
+    if os.sched_getscheduler(0) == os.SCHED_IDLE:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.001)
+"""
+    child(stop + TELL_SHARE)
 
     async def body(worker: Worker) -> None:
         worker.send()
