@@ -322,14 +322,14 @@ def _range(given: dict[str, str]) -> tuple[Range, bool]:
     """The range of IDs to read, both ends included, and whether the user gave the lower one as an ID."""
     first = _bound(given, "startingId", ("earliest", "-"), 0)
     since = _moment(given, "startingTimestamp")
-    last = _bound(given, "endingId", ("latest", "+"), (1 << 64) - 1)
+    last = _bound(given, "endingId", ("latest", "+"), MAX_HALF)
     until = _moment(given, "endingTimestamp")
     if first is not None and since is not None:
         raise OptionError("only one of startingId and startingTimestamp can be given")
     if last is not None and until is not None:
         raise OptionError("only one of endingId and endingTimestamp can be given")
     low = first if first is not None else make_id(since, 0) if since is not None else StreamID(0)
-    high = last if last is not None else make_id(until, (1 << 64) - 1) if until is not None else MAX_ID
+    high = last if last is not None else make_id(until, MAX_HALF) if until is not None else MAX_ID
     if low > high:
         raise OptionError("the range of IDs ends before it begins")
     return Range(low, high), first is not None
