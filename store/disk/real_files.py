@@ -61,15 +61,19 @@ def is_directory(path: Path) -> bool:
 
 
 def require_plain(directory: Path) -> None:
-    """Raise UnsafeFileError unless `directory` is missing, or holds nothing but files and directories."""
+    """Raise UnsafeFileError unless `directory` is missing, or holds nothing but files and directories.
+
+    A file may go meanwhile: the process of a rewrite that has outlived its server deletes what it wrote.
+    """
     if not _is_of_kind(directory, stat.S_IFDIR):
         return
     for parent, directories, files in os.walk(directory):
         for name in (*directories, *files):
             path = Path(parent, name)
-            kind = stat.S_IFMT(path.lstat().st_mode)
-            if kind not in (stat.S_IFDIR, stat.S_IFREG):
-                raise _unsafe(path, kind)
+            with contextlib.suppress(FileNotFoundError):
+                kind = stat.S_IFMT(path.lstat().st_mode)
+                if kind not in (stat.S_IFDIR, stat.S_IFREG):
+                    raise _unsafe(path, kind)
 
 
 def require_directory(path: Path) -> None:

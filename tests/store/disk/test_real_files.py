@@ -4,14 +4,21 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.disk.real_files import is_directory, is_there, read_file, read_named_file, require_only
+from riverbed.store.disk.real_files import (
+    is_directory,
+    is_there,
+    read_file,
+    read_named_file,
+    require_only,
+    require_plain,
+)
 from riverbed.store.errors import UnsafeFileError
 from riverbed.store.tables.data_file.power_loss import end_use, has_magic
 
@@ -94,3 +101,24 @@ def test_a_directory_that_is_deleted_meanwhile_holds_nothing(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "listdir", gone)
     require_only(tmp_path / "repair", ["state"])
+
+
+def test_a_file_that_goes_while_its_directory_is_looked_through_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process of a rewrite that has outlived its server deletes what it wrote, while the next server starts."""
+    walk = os.walk
+
+    def walk_and_delete(directory: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for parent, directories, files in walk(directory):
+            Path(parent, "temp-rewrite-1.aof").unlink()
+            yield parent, directories, files
+
+    (tmp_path / "temp-rewrite-1.aof").touch()
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setattr(os, "walk", walk_and_delete)
+    with pytest.raises(UnsafeFileError, match="link is a symbolic link"):
+        require_plain(tmp_path)
+    (tmp_path / "link").unlink()
+    (tmp_path / "temp-rewrite-1.aof").touch()
+    require_plain(tmp_path)
