@@ -239,6 +239,8 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
     report = engine.recovery
     if engine.has_settled:
         log.info("ended a compaction that was interrupted")
+    for path in report.moved_files:
+        log.warning("%s was copied: the disk had refused part of it, and would have lacked that at the next boot", path)
     if report.torn_tail is not None:
         log.warning("cut a torn tail off the log: %s", report.torn_tail)
     log.info(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from riverbed.store.disk.durable_file import write_all_at
+from riverbed.store.disk.durable_file import file_size, write_all_at
 from riverbed.store.disk.files import Files
 from riverbed.store.errors import StoreError
 
@@ -23,6 +24,23 @@ def copy_stretch(source: Path, target: Path, begin: int, end: int | None, files:
     """
     with GrowingCopy(source, target, files, begin) as copy:
         copy.extend(copy.source_bytes if end is None else end)
+
+
+def move_to_new_places(path: Path, temporary: Path, files: Files) -> None:
+    """Put a copy of `path`, which is made at `temporary`, in its place; sync it, but not its name.
+
+    Raises StoreError, OSError with `path` as it was.
+    """
+    size, free = file_size(path, files), files.free_bytes(path.parent)
+    if free < size:
+        raise StoreError(f"the disk has refused part of {path} before, a copy needs {size} bytes, and {free} are free")
+    try:
+        copy_stretch(path, temporary, 0, size, files)
+        files.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.unlink(temporary)
+        raise
 
 
 class GrowingCopy:

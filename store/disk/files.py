@@ -14,7 +14,14 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
-from riverbed.store.disk.real_files import is_there, make_directory, naming, open_file, sync_whole
+from riverbed.store.disk.real_files import (
+    has_refused_places,
+    is_there,
+    make_directory,
+    naming,
+    open_file,
+    sync_whole,
+)
 from riverbed.store.disk.removal import close_file
 
 
@@ -55,6 +62,9 @@ class Files(Protocol):
 
     def sync_apart(self, fd: int, /) -> None:
         """As `sync`, of a file that another thread syncs as well: each of the two is told of a write that failed."""
+
+    def has_refused_places(self, fd: int, begin: int, end: int, /) -> bool:
+        """Whether synced bytes from `begin` to `end` will be zeros, as the disk has once refused to write them."""
 
     def forget(self, fd: int, begin: int, size: int, /) -> None:
         """Have the system drop its copy of these durable bytes in memory; a hint.  Raises nothing."""
@@ -147,6 +157,7 @@ class OsFiles:
     sync = staticmethod(_sync)
     read_at = staticmethod(_read_at)
     next_data = staticmethod(_next_data)
+    has_refused_places = staticmethod(has_refused_places)
 
     def create(self, path: Path, /) -> int:
         return open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

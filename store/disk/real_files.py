@@ -19,6 +19,7 @@ import stat
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from struct import Struct
 from typing import Final
 
 from riverbed.store.disk.ownership import hand_over
@@ -27,6 +28,15 @@ from riverbed.store.errors import UnsafeFileError
 # What a server and the tools make in a data directory is for the user that runs them alone.
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
+
+# Linux's request for the places of a file on the disk.  The head: the first byte that is asked for, how many, flags,
+# the number of extents that are told, and of those that fit behind it.  An extent: its first byte, its length, flags.
+_FS_IOC_FIEMAP: Final = 0xC020660B
+_PLACES_HEAD: Final = Struct("=QQIII4x")
+_EXTENT: Final = Struct("=Q8xQ16xI12x")
+_MAX_EXTENTS: Final = 64
+_LAST: Final = 0x1
+_UNWRITTEN: Final = 0x800
 
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link, which is never followed here; a directory may be a mount point instead",
@@ -168,6 +178,34 @@ def sync_whole(fd: int) -> None:
         else:
             return
     os.fsync(fd)
+
+
+def has_refused_places(fd: int, begin: int, end: int) -> bool:
+    """Whether bytes from `begin` to `end` of a synced file will be zeros, as the disk has once refused to write them.
+
+    ext4 gives new bytes their places on the disk, and marks these as never written until they are.  After the disk has
+    refused them, it writes them to the same places as often as they are written again, and the mark stays: they can be
+    read for as long as the system has them in memory.  False where the system cannot tell.  Raises OSError.
+
+    Source: `fiemap` in the documentation of Linux's file systems.
+    """
+    while begin < end:
+        request = bytearray(_PLACES_HEAD.size + _MAX_EXTENTS * _EXTENT.size)
+        _PLACES_HEAD.pack_into(request, 0, begin, end - begin, 0, 0, _MAX_EXTENTS)
+        try:
+            fcntl.ioctl(fd, _FS_IOC_FIEMAP, request)
+        except OSError as error:
+            if error.errno in (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+                return False
+            raise
+        told = _PLACES_HEAD.size + _PLACES_HEAD.unpack_from(request)[3] * _EXTENT.size
+        extents = list(_EXTENT.iter_unpack(memoryview(request)[_PLACES_HEAD.size : told]))
+        if any(flags & _UNWRITTEN for _, _, flags in extents):
+            return True
+        if not extents or extents[-1][2] & _LAST:
+            break
+        begin = max(begin + 1, extents[-1][0] + extents[-1][1])
+    return False
 
 
 @contextlib.contextmanager

@@ -72,6 +72,8 @@ class Log:
         self.follows_power_cut = False  # it was written to when the machine stopped, or a sync of it has failed
         # Why the next file could not be begun when it was due; None when it could.
         self.rotate_error: str | None = None
+        # Those that a start has put in other places of the disk, as it had refused part of them.
+        self.moved_files: list[Path] = []
         # How often places at the end of the log have become places of another file, while the file was begun.
         self.moves = 0
         self._files = files
@@ -229,7 +231,7 @@ class Log:
         parts = self.home.parts()
         if is_first:
             # The log will be executed, checkpointed and shown to clients now, and must not be lost after that.
-            make_durable(parts, durable, self._files)
+            self.moved_files = make_durable(parts, durable, self._files)
             self._files.sync_directory(self.home.path)  # the manifest, and the names that it lists
         else:
             parts[-1] = replace(parts[-1], size=self.writer.position)
@@ -353,7 +355,7 @@ class Log:
         manifest, file = self.home.manifest.continued(writer.offset, writer.position, 1)
         path = self.home.path / file.name
         try:
-            fd = self._files.create(path)
+            fd = self.home.create_file(file.name)
             try:
                 writer.begin_successor(fd, file.seq, preface)
             except OSError:

@@ -79,6 +79,16 @@ class LogHome:
         manifests.replace(self.path / LOG_MANIFEST, manifest, self._files)
         self.manifest = manifest
 
+    def create_file(self, name: str) -> int:
+        """-> the descriptor of a new file.  Raises OSError.
+
+        What a crash has left in its place is deleted, not emptied: a power cut may bring the old bytes back.
+        """
+        path = self.path / name
+        if self._files.exists(path):
+            self._files.unlink(path)
+        return self._files.create(path)
+
     def begin_file(self, offset: int, last_size: int, first_seq: int) -> tuple[LogFile, int]:
         """Create and list the next incr file, which begins at `offset`; the file before it has `last_size` bytes.
 
@@ -86,16 +96,15 @@ class LogHome:
         `put_manifest` does.
         """
         manifest, file = self.manifest.continued(offset, last_size, first_seq)
-        path = self.path / file.name
-        fd = self._files.create(path)
+        fd = self.create_file(file.name)
         try:
             self.put_manifest(manifest)
         except OSError as error:
             with contextlib.suppress(OSError):  # the error that counts is the first one
                 self._files.close(fd)
             if not isinstance(error, ReplacedError):
-                with contextlib.suppress(OSError):  # the next try empties it
-                    self._files.unlink(path)
+                with contextlib.suppress(OSError):  # the next try deletes it
+                    self._files.unlink(self.path / file.name)
             raise
         return file, fd
 

@@ -5,6 +5,8 @@ dropped those pages and marked them clean.  Then they are read like any others, 
 loses them.  A checkpoint of what was read there would be ahead of the log for good.  When the same bytes are written
 again in the same place, their pages are dirty like any new ones.
 
+On ext4 that is not enough for bytes that made the file longer, see `has_refused_places`: a copy takes the file's place.
+
 Two parts of the log are known to be durable: what a checkpoint says (`synced` of the tables' meta rows), and every file
 that the manifest lists with its length, as the file was synced before that.  Everything else is written again: the last
 file, or the end of it.
@@ -14,12 +16,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
+from riverbed.store.disk.copying import move_to_new_places
 from riverbed.store.disk.durable_file import write_all_at
 from riverbed.store.disk.files import Files
 from riverbed.store.disk.real_files import naming
 from riverbed.store.log.files.holes import Holes
+from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.reader import LogPart
 from riverbed.store.position import LogPosition
 
@@ -28,8 +33,12 @@ _CHUNK_BYTES: Final = 1 << 20
 EVERYTHING: Final = LogPosition(sys.maxsize, 0, 0)
 
 
-def make_durable(parts: Iterable[LogPart], known: LogPosition | None, files: Files) -> None:
-    """Make `parts` durable; the disk holds everything before `known` already.  Raises OSError."""
+def make_durable(parts: Iterable[LogPart], known: LogPosition | None, files: Files) -> list[Path]:
+    """Make `parts` durable, but for their names; the disk holds everything before `known` already.
+
+    -> the files whose place a copy has taken.  Raises StoreError, OSError.
+    """
+    moved = []
     for part in parts:
         if known is not None and part.number < known.file_seq:
             continue
@@ -38,10 +47,14 @@ def make_durable(parts: Iterable[LogPart], known: LogPosition | None, files: Fil
             start = part.size
         elif known is not None and part.number == known.file_seq:
             start = min(known.position, part.size)
-        _make_durable(part, start, files)
+        if not _write_durably(part, start, files):
+            move_to_new_places(part.path, part.path.with_name(f"{TEMPORARY_PREFIX}{part.path.name}"), files)
+            moved.append(part.path)
+    return moved
 
 
-def _make_durable(part: LogPart, start: int, files: Files) -> None:
+def _write_durably(part: LogPart, start: int, files: Files) -> bool:
+    """Write the bytes from `start` on again; -> whether the disk has them."""
     target = files.open_update(part.path)
     try:
         source = files.open_read(part.path)
@@ -51,6 +64,9 @@ def _make_durable(part: LogPart, start: int, files: Files) -> None:
         finally:
             files.close(source)
         files.sync(target)
+        if part.file.size is not None:
+            return True
+        return not files.has_refused_places(target, start, files.size(target))  # with the padding, to be written over
     finally:
         files.close(target)
 

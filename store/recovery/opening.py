@@ -54,7 +54,7 @@ class Opening:
         # a compaction that is moved in but not cleared away yet
         self.killed = KilledCompaction.find(places, files)
         self._changes = undo.enter_context(StartChanges(places.state, files))
-        self._changes.resolve_doubt()
+        moved = self._changes.resolve_doubt()
         if self.killed is not None:
             self._changes.move_in(self.killed)
         self.tables = Tables(directory, options.map_bytes, commits_later=True)
@@ -63,7 +63,7 @@ class Opening:
         undo.callback(self.txn.abort)
         power_loss.prepare_use(places.state)
         self.txn.configure_nodes(options.node_max_entries, options.node_max_bytes)
-        self.report = RecoveryReport()
+        self.report = RecoveryReport(moved_files=moved)
         self.is_saved = True  # the tables hold the recovered state; else the disk is full, and they are behind the log
 
     def load(self, undo: contextlib.ExitStack, progress: Progress) -> Iterator[None]:

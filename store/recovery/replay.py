@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from riverbed.store.databases.database import Database
@@ -49,6 +50,7 @@ class RecoveryReport:
     seconds: float = 0.0
     uncommitted_bytes: int = 0  # of the log that was executed, but is not in LMDB yet
     torn_tail: TornTail | None = None
+    moved_files: list[Path] = field(default_factory=list)  # in other places of the disk, which had refused part of them
 
 
 def recover(
@@ -89,6 +91,7 @@ def recovering(
     for done in replaying(batches, txn, execute, report, commits=commits, is_durable=True):
         progress(EXECUTING, done, total)
         yield
+    report.moved_files += log.moved_files
     report.torn_tail = log.cut_tail()
     report.seconds = time.monotonic() - begun
 

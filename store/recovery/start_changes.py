@@ -68,9 +68,10 @@ class StartChanges:
         self._went_back: WentBack | None = None
         self._moves: list[tuple[Path, Path]] = []
 
-    def resolve_doubt(self) -> None:
-        """Go back to the tables that can be trusted.  Raises OSError."""
-        self._went_back = power_loss.resolve_doubt(self._state)
+    def resolve_doubt(self) -> list[Path]:
+        """Go back to the tables that can be trusted; -> the files that were moved.  Raises StoreError, OSError."""
+        self._went_back, moved = power_loss.resolve_doubt(self._state)
+        return moved
 
     def move_in(self, compaction: KilledCompaction) -> None:
         """Move the tables in that belong to the log.  Raises OSError."""

@@ -56,9 +56,10 @@ class Round:
         self.what = f"seed {seed}"
         self.files = FaultyFiles()
         self.next_id = 1
-        # Batches that were answered, each with the offset behind it, and one whose outcome nobody was told.
+        # Batches that were answered, each with the offset behind it, and those whose outcome nobody was told: the log
+        # may hold one of them.
         self.answered: list[tuple[Batch, int]] = []
-        self.unknown: Batch = ()
+        self.unknown: list[Batch] = []
         self.faults = 0
         self.store = Store(
             directory,
@@ -118,11 +119,11 @@ class Round:
         try:
             self.store.commit()
         except UnknownOutcomeError:
-            self.unknown = batch
+            self.unknown.append(batch)
         except LogWriteError:
             self._assert_state("after an error", self.ids())
         except StateLostError:
-            self.unknown = batch  # its client is cut off
+            self.unknown.append(batch)  # its client is cut off
             raise
         else:
             self.answered.append((batch, self.store.engine.log.end.offset))
@@ -258,13 +259,12 @@ class Round:
         found = self.ids()
         batches = [batch for batch, _ in self.answered]
         expected = [_flat(batches[:count]) for count in range(least, len(batches) + 1)]
-        if self.unknown:
-            expected.append([*_flat(batches), *self.unknown])
+        expected += [[*_flat(batches), *batch] for batch in self.unknown]
         assert found in expected, f"{self.what}: after {how} {found[-8:]}, expected one of {[e[-8:] for e in expected]}"
         assert how == "power" or set(_flat(batches)) <= set(found), f"{self.what}: lost by a {how}"
         # what a start has shown stays
         self.answered = [(tuple(found), self.store.engine.log.end.offset)] if found else []
-        self.unknown = ()
+        self.unknown.clear()
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

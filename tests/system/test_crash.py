@@ -14,7 +14,6 @@ import fcntl
 import os
 import random
 import struct
-import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -24,7 +23,7 @@ import pytest
 
 from tests.conftest import StartRiverbed, base_seed, broken_invariants
 from tests.support.faults.crashes import Rounds, crash_while_writing, options_for
-from tests.support.faults.disks import unmount
+from tests.support.faults.disks import Ext4
 from tests.support.faults.stops import GRACEFUL, end
 from tests.support.servers import RiverbedServer, Server
 
@@ -73,21 +72,8 @@ def test_nothing_acknowledged_is_lost_when_the_server_stops(start_riverbed: Star
     rounds.assert_they_prove_something()
 
 
-class PowerSwitch:
-    """An ext4 file system in a file, whose power can be cut."""
-
-    def __init__(self, place: Path) -> None:
-        self.image = place / "disk.img"
-        self.directory = place / "disk"
-        self.directory.mkdir()
-        with self.image.open("wb") as image:
-            image.truncate(IMAGE_BYTES)
-        self._run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self.image))
-        self.mounted = False
-
-    def mount(self) -> None:
-        self._run("mount", "-o", "loop", str(self.image), str(self.directory))
-        self.mounted = True
+class PowerSwitch(Ext4):
+    """A file system whose power can be cut."""
 
     def cut(self, flag: int) -> None:
         """From now on every access fails, and nothing more reaches the image."""
@@ -97,25 +83,11 @@ class PowerSwitch:
         finally:
             os.close(handle)
 
-    def unmount(self) -> None:
-        if self.mounted:
-            unmount(self.directory)
-            self.mounted = False
-
-    @staticmethod
-    def _run(*words: str) -> None:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (
-            f"{' '.join(words)}: {done.stderr.strip()} (root, and /dev/loop-control, are needed)"
-        )
-
 
 @pytest.fixture
 def power(tmp_path: Path) -> Iterator[PowerSwitch]:
-    switch = PowerSwitch(tmp_path)
-    switch.mount()
-    yield switch
-    switch.unmount()
+    with PowerSwitch(tmp_path / "disk.img", tmp_path / "disk", IMAGE_BYTES) as switch:
+        yield switch
 
 
 @pytest.mark.needs_root

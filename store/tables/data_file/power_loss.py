@@ -22,7 +22,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from riverbed.store.disk.real_files import is_there, naming, open_file, read_file, sync_whole
+from riverbed.store.disk.copying import move_to_new_places
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.real_files import has_refused_places, is_there, naming, open_file, read_file, sync_whole
 from riverbed.store.errors import StoreError
 
 MARK_NAME: Final = "in-use"
@@ -118,23 +120,25 @@ def refuse_doubt(state: Path) -> None:
 def settle_doubt(state: Path) -> bool:
     """Resolve a doubt and remove the mark; -> whether the tables went back to the commit before.
 
-    The caller holds the directory's lock and has opened nothing in it.  Raises OSError.
+    The caller holds the directory's lock and has opened nothing in it.  Raises StoreError, OSError.
     """
     if not is_marked(state):
         return False
-    went_back = resolve_doubt(state)
+    went_back = resolve_doubt(state).went_back
     end_use(state)
     return went_back is not None
 
 
-def resolve_doubt(state: Path) -> WentBack | None:
+def resolve_doubt(state: Path) -> Resolved:
     """As `settle_doubt`, but the mark stays: a start that fails before `begin_use` may `undo` it.
 
-    Raises OSError.
+    Raises StoreError, OSError.
     """
     data = state / _DATA
     if not is_marked(state) or not is_there(data):
-        return None
+        return Resolved(None, [])
+    copy = data.with_name(f"{_DATA}.new")
+    copy.unlink(missing_ok=True)  # of a start that was killed
     may_be_cut = may_follow_power_cut(state)
     with naming(data), data.open("r+b") as file:
         fd = file.fileno()
@@ -148,7 +152,19 @@ def resolve_doubt(state: Path) -> WentBack | None:
             # the next sync would succeed although the pages of the newer commit are lost
             went_back = _go_back(data, fd)
             sync_whole(fd)
-    return went_back
+        must_move = has_refused_places(fd, 0, os.fstat(fd).st_size)
+    if must_move:
+        files = OsFiles()
+        move_to_new_places(data, copy, files)
+        files.sync_directory(state)
+    return Resolved(went_back, [data] if must_move else [])
+
+
+class Resolved(NamedTuple):
+    """`moved`: the files that were put in other places of the disk, as it had refused part of them."""
+
+    went_back: WentBack | None
+    moved: list[Path]
 
 
 class WentBack(NamedTuple):

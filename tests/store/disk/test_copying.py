@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
-from riverbed.store.disk.copying import GrowingCopy, copy_stretch
+from riverbed.store.disk.copying import GrowingCopy, copy_stretch, move_to_new_places
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import StoreError
 
@@ -74,3 +75,30 @@ def test_a_copy_that_grows_is_durable_as_far_as_it_goes(tmp_path: Path) -> None:
             more.write(b"56789")
         copy.extend(copy.source_bytes)
         assert synced[-1] == b"123456789"
+
+
+def test_a_copy_takes_the_place_of_a_file_and_a_failure_leaves_it(tmp_path: Path) -> None:
+    path, temporary = tmp_path / "file", tmp_path / "temporary"
+    path.write_bytes(b"0123456789")
+    before = path.stat().st_ino
+
+    class Refusing(OsFiles):
+        @staticmethod
+        def sync(fd: int, /) -> None:
+            raise OSError(errno.EIO, "the disk fails")
+
+    class ShortOfSpace(OsFiles):
+        def free_bytes(self, path: Path, /) -> int:
+            return 9
+
+    with pytest.raises(OSError, match="the disk fails"):
+        move_to_new_places(path, temporary, Refusing())
+    with pytest.raises(StoreError, match="a copy needs 10 bytes, and 9 are free"):
+        move_to_new_places(path, temporary, ShortOfSpace())
+    assert path.stat().st_ino == before
+    assert not temporary.exists()
+
+    move_to_new_places(path, temporary, OsFiles())
+    assert path.read_bytes() == b"0123456789"
+    assert path.stat().st_ino != before
+    assert not temporary.exists()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.disk.real_files import (
+    has_refused_places,
     is_directory,
     is_there,
     read_file,
@@ -122,3 +124,59 @@ def test_a_file_that_goes_while_its_directory_is_looked_through_is_no_error(
     (tmp_path / "link").unlink()
     (tmp_path / "temp-rewrite-1.aof").touch()
     require_plain(tmp_path)
+
+
+class Places:
+    """What the system tells of a file that lies in pieces of 4 KB, at most 64 of them at a time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int, unwritten: int | None, *, has_last: bool) -> None:
+        self.count, self.unwritten, self.has_last = count, unwritten, has_last
+        self.calls = 0
+        monkeypatch.setattr(fcntl, "ioctl", self.tell)
+
+    def tell(self, fd: int, request: int, places: bytearray) -> int:
+        self.calls += 1
+        start, length = struct.unpack_from("=QQ", places)
+        most = struct.unpack_from("=I", places, 24)[0]
+        told = range(start // 4096, min(self.count, start // 4096 + most, -(-(start + length) // 4096)))
+        struct.pack_into("=I", places, 20, len(told))
+        for at, number in enumerate(told):
+            flags = 0x800 * (number == self.unwritten) | (self.has_last and number == self.count - 1)
+            struct.pack_into("=QQQ16xI", places, 32 + at * 56, number * 4096, (9000 + number) * 4096, 4096, flags)
+        return 0
+
+
+@pytest.mark.parametrize("has_last", [True, False])
+@pytest.mark.parametrize(("unwritten", "calls"), [(None, 4), (0, 1), (70, 2), (199, 4)])
+def test_a_file_is_asked_for_all_of_its_places_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch, unwritten: int | None, calls: int, has_last: bool
+) -> None:
+    places = Places(monkeypatch, 200, unwritten, has_last=has_last)
+    assert has_refused_places(0, 0, 200 * 4096) is (unwritten is not None)
+    assert places.calls == calls
+
+
+def test_only_the_places_in_question_count_and_an_empty_file_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(monkeypatch, 200, 100, has_last=True)
+    assert not has_refused_places(0, 0, 100 * 4096)
+    assert not has_refused_places(0, 101 * 4096, 200 * 4096)
+    assert has_refused_places(0, 100 * 4096 + 5, 100 * 4096 + 6)
+    places.count, before = 0, places.calls
+    assert not has_refused_places(0, 0, 10**18)
+    assert places.calls == before + 1
+    assert not has_refused_places(0, 7, 7)
+
+
+@pytest.mark.parametrize("number", [errno.ENOTTY, errno.EOPNOTSUPP, errno.EIO])
+def test_a_system_that_cannot_tell_of_places_is_believed_to_have_them(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(fd: int, request: int, places: bytearray) -> int:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(fcntl, "ioctl", fail)
+    if number == errno.EIO:
+        with pytest.raises(OSError, match="no"):
+            has_refused_places(0, 0, 10)
+    else:
+        assert not has_refused_places(0, 0, 10)

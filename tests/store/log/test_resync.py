@@ -206,3 +206,52 @@ def test_short_writes_are_completed_when_a_tail_is_written_again(limit: int | No
     files.write_limit = None
     _, after = reopened(files.crash())
     assert commands_of(after) == commands_of(found) == [[SELECT, xadd(1)]]
+
+
+def test_a_file_that_a_crash_has_left_gives_the_next_one_nothing_of_its_own() -> None:
+    """Emptied, it would have its old bytes back after a power cut that the new ones do not survive."""
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, [SELECT, xadd(1)])
+    files.put(ROOT / "appendonlydir" / "appendonly.aof.2.incr.aof", b"of another life")
+    log.rotate()
+    append(log, [xadd(2)])
+    after = files.crash()
+    assert after.data(ROOT / "appendonlydir" / "appendonly.aof.2.incr.aof") == b""
+    assert len(commands_of(reopened(after)[1])) == 1
+
+
+def test_a_start_says_which_files_it_has_moved_and_moves_them_once() -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, [SELECT, xadd(1)])
+    files.fail("sync", errno.EIO)
+    with pytest.raises(LogWriteError):
+        log.writer.sync()
+    log.close()
+    moved = []
+    for _ in range(2):
+        log = open_log(ROOT, files)
+        list(log.read())
+        moved.append([path.name for path in log.moved_files])
+        log.close()
+    assert moved == [["appendonly.aof.1.incr.aof"], []]
+
+
+def test_padding_that_the_disk_has_refused_is_not_written_over() -> None:
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, [SELECT, xadd(1)])
+    log.writer.sync()
+    known = log.synced
+    log.writer.pad()
+    files.fail("sync", errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        files.sync(log.writer.fd)  # as the thread does that begins the next file
+
+    files = files.kill()
+    log = open_log(ROOT, files)
+    assert len(list(log.read(durable=known))) == 1
+    append(log, [xadd(3)])
+    log.writer.sync()
+    assert len(commands_of(reopened(files.crash())[1])) == 2

@@ -1,4 +1,4 @@
-"""Small disks to be filled: a tmpfs of a given size, which takes root."""
+"""Small disks to be filled, and one that refuses writes; to mount them takes root."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from tests.support.waiting import until
 
@@ -23,6 +24,63 @@ def small_tmpfs(place: Path, size: int) -> Iterator[Path]:
         yield place
     finally:
         unmount(place)
+
+
+class Ext4:
+    """An ext4 file system in a file, mounted at `directory`; a context manager around its use."""
+
+    def __init__(self, image: Path, directory: Path, size: int) -> None:
+        self.image = image
+        self.directory = directory
+        directory.mkdir()
+        with image.open("wb") as file:
+            file.truncate(size)
+        _run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+        self._is_mounted = False
+
+    def mount(self) -> None:
+        _run("mount", "-o", "loop", str(self.image), str(self.directory))
+        self._is_mounted = True
+
+    def unmount(self) -> None:
+        if self._is_mounted:
+            unmount(self.directory)
+            self._is_mounted = False
+
+    def __enter__(self) -> Self:
+        self.mount()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.unmount()
+
+
+class RefusingDisk(Ext4):
+    """One whose disk refuses what is written to places that were free, for as long as `refusing` lasts.
+
+    Its file is in a tmpfs, in which the free places of the file system are holes: where no memory is left for them, the
+    loop device fails to write there.  The places of its journal and its tables are no holes.
+    """
+
+    def __init__(self, image: Path, directory: Path, size: int) -> None:
+        super().__init__(image, directory, size)
+        with image.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+    @contextlib.contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Meanwhile the disk fails."""
+        _run("fstrim", str(self.directory))
+        ballast = fill_up(self.image.parent, 0)
+        try:
+            yield
+        finally:
+            ballast.unlink()
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()} (root, and /dev/loop-control, are needed)"
 
 
 def unmount(place: Path) -> None:

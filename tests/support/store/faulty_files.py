@@ -8,7 +8,8 @@
 
 What is durable: what a file's successful `sync`s found written since the one before, and its length; the names of a
 directory as of its last `sync_directory`.  A `sync` that fails writes nothing, and forgets what it had to write, as
-Linux does: the bytes are still read, the next `sync` succeeds, and a crash takes them unless they were written again.
+Linux does: the bytes are still read, the next `sync` succeeds, and a crash takes them, also when they were written
+again meanwhile: as on ext4, they have to be written to another file.
 Names are a journal's affair: a failure is made up for by the next success.
 
 A crash may keep more than what is durable: `crash(kept=n)` keeps up to n bytes beyond, `crash(names=True)` the names of
@@ -31,17 +32,26 @@ class Inode:
         self.data = bytearray()
         self.durable = bytearray()
         self._dirty: list[tuple[int, int]] = []  # from, to
+        self._refused: list[tuple[int, int]] = []  # by the disk, which takes nothing in these places any more
 
     def write(self, data: bytes | memoryview, at: int) -> None:
         self.data[at : at + len(data)] = data
         self._dirty.append((at, at + len(data)))
 
+    def cut(self, size: int) -> None:
+        del self.data[size:]
+        for places in (self._dirty, self._refused):
+            places[:] = [(start, min(end, size)) for start, end in places if start < size]
+
     def sync(self) -> None:
         size = len(self.data)
         del self.durable[size:]
         self.durable.extend(bytes(size - len(self.durable)))
+        before = self.durable.copy()
         for start, end in self._dirty:
             self.durable[start:end] = self.data[start:end]
+        for start, end in self._refused:
+            self.durable[start:end] = before[start:end]
         self._dirty.clear()
 
     def after_crash(self, kept: int) -> bytearray:
@@ -57,12 +67,17 @@ class Inode:
 
     def copy(self) -> Inode:
         other = Inode()
-        other.data, other.durable, other._dirty = self.data.copy(), self.durable.copy(), self._dirty.copy()
+        other.data, other.durable = self.data.copy(), self.durable.copy()
+        other._dirty, other._refused = self._dirty.copy(), self._refused.copy()
         return other
 
-    def forget(self) -> None:
-        """The disk did not take it, and nobody tries again."""
+    def refuse(self) -> None:
+        """The disk does not take what was written, and no sync tries again."""
+        self._refused += self._dirty
         self._dirty.clear()
+
+    def has_refused(self, begin: int, end: int) -> bool:
+        return any(start < end and begin < stop for start, stop in self._refused)
 
 
 class FaultyFiles:
@@ -145,7 +160,7 @@ class FaultyFiles:
         inode = self._names.get(path)
         if inode is None:
             inode = self._names[path] = Inode()
-        inode.data = bytearray()
+        inode.cut(0)
         return self._descriptor(inode, writes=True)
 
     def open_update(self, path: Path, /) -> int:
@@ -190,7 +205,7 @@ class FaultyFiles:
         try:
             self._step("sync")
         except OSError:
-            inode.forget()
+            inode.refuse()
             raise
         inode.sync()
 
@@ -202,7 +217,7 @@ class FaultyFiles:
         inode, _ = self._open[fd]
         if self.free is not None:
             self.free += len(inode.data) - size
-        del inode.data[size:]
+        inode.cut(size)
 
     def size(self, fd: int, /) -> int:
         return len(self._open[fd][0].data)
@@ -227,6 +242,9 @@ class FaultyFiles:
         self._step("rename")
         self._names[target] = self._inode(source)
         del self._names[source]
+
+    def has_refused_places(self, fd: int, begin: int, end: int, /) -> bool:
+        return self._open[fd][0].has_refused(begin, end)
 
     def forget(self, fd: int, begin: int, size: int, /) -> None:
         assert begin + size <= len(self._open[fd][0].durable)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import lmdb
@@ -369,10 +371,10 @@ def test_a_second_start_goes_back_no_further_when_the_first_one_was_killed_or_wr
     store.kill()
     state = store.directory / STATE_DIRECTORY
     (state / "in-use").write_text("another boot")
-    assert power_loss.resolve_doubt(state) is not None
+    assert power_loss.resolve_doubt(state).went_back is not None
     gone_back = (state / "data.mdb").read_bytes()
     for _ in range(3):
-        assert power_loss.resolve_doubt(state) is None
+        assert power_loss.resolve_doubt(state).went_back is None
     assert (state / "data.mdb").read_bytes() == gone_back
     assert list(check_pages(state / "data.mdb", lambda: True, lambda: None)) == []
     tables = Tables(store.directory, _MAP)
@@ -489,3 +491,34 @@ def test_the_mark_is_set_when_there_is_room_and_both_commits_are_whole(
     found.kill()
     store.engine.close()
     assert not power_loss.is_marked(store.directory / STATE_DIRECTORY)
+
+
+def test_tables_that_the_disk_has_refused_in_part_are_copied_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "d")
+    store.add(b"s", "1-0")
+    store.checkpoint()
+    store.kill()
+    data = store.directory / STATE_DIRECTORY / "data.mdb"
+    before = data.stat().st_ino
+    (data.parent / "in-use").write_text(power_loss._boot_id())
+    (data.parent / "data.mdb.new").write_bytes(b"of a start that was killed")
+
+    def tell(fd: int, request: int, places: bytearray) -> int:
+        """All of a file that is not the copy was never written."""
+        struct.pack_into("=I", places, 20, 1)
+        struct.pack_into("=Q8xQ16xI", places, 32, 0, 1 << 40, 0x800 * (os.fstat(fd).st_ino == before) | 1)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", tell)
+    store.open()
+    assert store.engine.recovery.moved_files == [data]
+    assert data.stat().st_ino != before
+    assert sorted(path.name for path in data.parent.iterdir()) == ["data.mdb", "in-use", "lock.mdb"]
+    assert store.violations() == []
+    store.engine.close()
+    (data.parent / "in-use").write_text(power_loss._boot_id())
+    store.open()
+    assert store.engine.recovery.moved_files == []
+    store.engine.close()
