@@ -11,7 +11,6 @@ import gc
 # Nothing that is imported is garbage: to look for it takes a twelfth of the start.
 gc.disable()
 
-import faulthandler
 import logging
 import os
 import signal
@@ -31,6 +30,7 @@ from riverbed.server.config.config import Config
 from riverbed.server.config.file import ConfigFileError
 from riverbed.server.config.values import ConfigError
 from riverbed.server.descriptors import TooFewDescriptorsError, allow_descriptors
+from riverbed.server.last_words import tell_by_standard_error
 from riverbed.server.network.listener import serve
 from riverbed.server.start_errors import explained
 from riverbed.server.tls.contexts import TlsSettingsError, new_contexts
@@ -42,7 +42,6 @@ from riverbed.store.errors import StoreError
 
 gc.enable()
 
-_STANDARD_ERROR: Final = 2
 HELP_COLUMNS: Final = 80  # of --help in a pipe or a file
 
 log = logging.getLogger(serverlog.ROOT)
@@ -72,8 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(f"dir: {config.dir} cannot be made: there is no directory {config.dir.parent}")
     if os.path.islink(config.dir) and not os.path.exists(config.dir):
         return _complain(f"dir: {config.dir} is a link to {os.readlink(config.dir)}, which is not there")
-    # LMDB's file is in the memory of the process: a page that the disk cannot read ends it, without an exception
-    faulthandler.enable(_STANDARD_ERROR)
+    tell_by_standard_error()
     log.info("riverbed-server %s, pid %d, data in %s", VERSION, os.getpid(), config.dir)
     if not wire.IS_NATIVE:
         lack = "needs the global lock, which this Python lacks" if _lacks_lock() else "a C compiler would have built"

@@ -15,6 +15,8 @@ LOG_FILE: Final = "appendonly.aof"
 LOG_MANIFEST: Final = f"{LOG_FILE}.manifest"
 STREAMS_NAME: Final = "streams.jsonl"
 MANIFEST_NAME: Final = "manifest.json"
+# Where a server writes how it ends, if a fatal error ends it.
+LAST_WORDS_NAME: Final = "last-words"
 # The folder of a server's own snapshots, in its data directory.
 SNAPSHOTS_DIRECTORY: Final = "snapshots"
 # Where damaged tables are made again, by `riverbed check --repair` or a server, and what may be in it.

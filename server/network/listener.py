@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.assembly import Server, open_server
 from riverbed.server.execution.admission import is_loopback
+from riverbed.server.last_words import kept_last_words
 from riverbed.server.network.addresses import Addresses, accept, require_unused
 from riverbed.server.network.connection import Connection, peer_name
 from riverbed.server.network.glance import Glance
@@ -213,7 +214,8 @@ async def serve(config: Config) -> int:
     server.start_threads()
     # The loop has threads for the name of a primary, and ends the process where it cannot start them; this starts them.
     await asyncio.get_running_loop().getaddrinfo("127.0.0.1", 0, flags=socket.AI_NUMERICHOST)
-    return await serve_at(addresses, server)
+    with kept_last_words(config.dir):  # the loading reads pages, too
+        return await serve_at(addresses, server)
 
 
 async def serve_at(addresses: Addresses, server: Server) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -48,6 +49,7 @@ from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.mapped import MappedFile
 from riverbed.store.tables.data_file.opening import open_environment
 from riverbed.store.tables.data_file.soundness import (
+    has_ended_a_server,
     refuse_broken_pages,
     refuse_broken_pages_in_use,
     require_whole,
@@ -71,7 +73,7 @@ TABLES: Final = (
     "trash",
     "meta",
 )
-# A larger file is not walked at a start: 5 us a page would be 2.5 s for ten million entries.
+# A larger file is walked at the start after a fatal error alone: 5 us a page would be 2.5 s for ten million entries.
 _WALKED_AT_START_BYTES: Final = 4 << 20
 
 
@@ -132,7 +134,9 @@ class Tables:
         self.failure: str | None = None  # why the last commit may not be on the disk; then no other may follow
         self._lacks_mark = False
         if commits_later:  # the start of a server, before LMDB reads what a disk may have damaged
-            refuse_broken_pages(path / DATA_NAME, _WALKED_AT_START_BYTES)
+            refuse_broken_pages(
+                path / DATA_NAME, sys.maxsize if has_ended_a_server(directory) else _WALKED_AT_START_BYTES
+            )
         if syncs_later:
             was_made, syncs_later = _make_durably(directory, map_bytes)
             syncs_later = syncs_later and power_loss.prepare_use(path)

@@ -568,5 +568,5 @@ def test_a_server_that_a_page_the_disk_cannot_read_has_ended_says_so(start_river
     os.kill(server.process.pid, signal.SIGBUS)
     assert server.process.wait() == -signal.SIGBUS
     server.process = None
-    assert "Fatal Python error: Bus error" in server.log_text()
+    assert (server.directory / "last-words").read_text().startswith("Fatal Python error: Bus error")
     server.start()

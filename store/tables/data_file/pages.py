@@ -11,6 +11,7 @@ LMDB keeps no checksums: only the checks of the rows can find a flipped byte wit
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -62,7 +63,10 @@ class _Walk(_Verifier):  # type: ignore[misc]  # the verifier has no types
 
 
 def walk_pages(data: Path) -> list[str]:
-    """What is wrong with the pages of the file `data`, or why they could not all be walked over.  Raises OSError."""
+    """What is wrong with the pages of the file `data`, or why they could not all be walked over.
+
+    Raises OSError, but not for what the disk cannot read.
+    """
     try:
         if not _IS_KNOWN:
             return [str(reason) for reason in verify.verify(str(data))]
@@ -70,3 +74,7 @@ def walk_pages(data: Path) -> list[str]:
             return [str(reason) for reason in _Walk(file, os.fstat(file.fileno()).st_size).verify()]
     except (verify.VerifyError, RecursionError) as error:
         return [str(error)]
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return [f"the disk cannot read it: {error.strerror}"]

@@ -10,12 +10,24 @@ import lmdb
 
 from riverbed.store.disk.real_files import is_there
 from riverbed.store.errors import CorruptionError
+from riverbed.store.layout import LAST_WORDS_NAME
 from riverbed.store.tables.data_file.pages import walk_pages
 from riverbed.store.tables.data_file.power_loss import has_magic
 
 # Walks over pages, if the walk before has found damage, and the time between two.
 _WALKS: Final = 4
 _WALK_AGAIN_S: Final = 0.05
+
+
+def has_ended_a_server(directory: Path) -> bool:
+    """Whether the server of `directory` was ended by a fatal error, as a read of a broken page is one.
+
+    Raises OSError.
+    """
+    try:
+        return (directory / LAST_WORDS_NAME).stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def refuse_broken_pages(data: Path, most_bytes: int) -> None:

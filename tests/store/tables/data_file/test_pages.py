@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import random
 from pathlib import Path
 
@@ -92,3 +95,22 @@ def test_another_version_of_the_verifier_does_all(data: Path, monkeypatch: pytes
     assert walk_pages(data) == []
     data.write_bytes(data.read_bytes()[:-4096])
     assert walk_pages(data)
+
+
+def test_what_the_disk_cannot_read_is_damage_and_another_error_is_none(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(io.FileIO):
+        number = errno.EIO
+
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(self.number, os.strerror(self.number))
+
+    def open_failing(path: Path, mode: str) -> Failing:
+        return Failing(path, mode)
+
+    monkeypatch.setattr(Path, "open", open_failing)
+    assert walk_pages(data) == ["the disk cannot read it: Input/output error"]
+    Failing.number = errno.EACCES
+    with pytest.raises(PermissionError):
+        walk_pages(data)
