@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from riverbed.store.disk.copying import move_to_new_places
 from riverbed.store.disk.files import OsFiles
+from riverbed.store.disk.ownership import give_access
 from riverbed.store.disk.real_files import has_refused_places, is_there, naming, open_file, read_file, sync_whole
 from riverbed.store.errors import StoreError
 
@@ -152,10 +153,12 @@ def resolve_doubt(state: Path) -> Resolved:
             # the next sync would succeed although the pages of the newer commit are lost
             went_back = _go_back(data, fd)
             sync_whole(fd)
-        must_move = has_refused_places(fd, 0, os.fstat(fd).st_size)
+        status = os.fstat(fd)
+        must_move = has_refused_places(fd, 0, status.st_size)
     if must_move:
         files = OsFiles()
         move_to_new_places(data, copy, files)
+        give_access(data, status)
         files.sync_directory(state)
     return Resolved(went_back, [data] if must_move else [])
 

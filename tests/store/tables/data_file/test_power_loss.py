@@ -502,6 +502,7 @@ def test_tables_that_the_disk_has_refused_in_part_are_copied_by_the_next_start(
     store.kill()
     data = store.directory / STATE_DIRECTORY / "data.mdb"
     before = data.stat().st_ino
+    data.chmod(0o640)
     (data.parent / "in-use").write_text(power_loss._boot_id())
     (data.parent / "data.mdb.new").write_bytes(b"of a start that was killed")
 
@@ -515,6 +516,7 @@ def test_tables_that_the_disk_has_refused_in_part_are_copied_by_the_next_start(
     store.open()
     assert store.engine.recovery.moved_files == [data]
     assert data.stat().st_ino != before
+    assert data.stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in data.parent.iterdir()) == ["data.mdb", "in-use", "lock.mdb"]
     assert store.violations() == []
     store.engine.close()
