@@ -26,6 +26,9 @@ def small_tmpfs(place: Path, size: int) -> Iterator[Path]:
         unmount(place)
 
 
+_BLOCK_BYTES = 4096
+
+
 class Ext4:
     """An ext4 file system in a file, mounted at `directory`; a context manager around its use."""
 
@@ -35,17 +38,18 @@ class Ext4:
         directory.mkdir()
         with image.open("wb") as file:
             file.truncate(size)
-        _run("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
-        self._is_mounted = False
+        _run("mkfs.ext4", "-q", "-b", str(_BLOCK_BYTES), "-E", "lazy_itable_init=0,lazy_journal_init=0", str(image))
+        self._device: Path | None = None
 
     def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self.image), str(self.directory))
-        self._is_mounted = True
+        self._device = Path(_run("losetup", "--find", "--show", str(self.image)).strip())
+        _run("mount", str(self._device), str(self.directory))
 
     def unmount(self) -> None:
-        if self._is_mounted:
+        if self._device is not None:
             unmount(self.directory)
-            self._is_mounted = False
+            _run("losetup", "--detach", str(self._device))
+            self._device = None
 
     def __enter__(self) -> Self:
         self.mount()
@@ -60,12 +64,19 @@ class RefusingDisk(Ext4):
 
     Its file is in a tmpfs, in which the free places of the file system are holes: where no memory is left for them, the
     loop device fails to write there.  The places of its journal and its tables are no holes.
+
+    A loop device takes a write of several blocks for done when the first of them was: it gets no more than one at once.
     """
 
     def __init__(self, image: Path, directory: Path, size: int) -> None:
         super().__init__(image, directory, size)
         with image.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, size)
+
+    def mount(self) -> None:
+        super().mount()
+        assert self._device is not None
+        Path(f"/sys/block/{self._device.name}/queue/max_sectors_kb").write_text(str(_BLOCK_BYTES >> 10))
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
@@ -78,9 +89,10 @@ class RefusingDisk(Ext4):
             ballast.unlink()
 
 
-def _run(*words: str) -> None:
+def _run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr.strip()} (root, and /dev/loop-control, are needed)"
+    return done.stdout
 
 
 def unmount(place: Path) -> None:
