@@ -37,6 +37,7 @@ def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
     the old tables, the new ones, or the log alone.
     """
     state, files = engine.directory / STATE_DIRECTORY, engine.files
+    failure = engine.tables.failure
     with engine.state.at_risk("repaired tables could not be put in place"):
         engine.state.let_go()
         keep_access(made, state)
@@ -45,6 +46,8 @@ def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
             files.rename(made, state)
         files.sync_directory(engine.directory)
         engine.state.take()
+        if kept is not None and failure is not None:
+            engine.tables.distrust(failure)  # they are the same as before, and may lack pages on the disk
     engine.settle_in()
     if kept is not None:
         raise kept

@@ -238,3 +238,17 @@ def test_a_store_that_is_closed_has_a_durable_log_and_one_that_is_abandoned_stay
     assert store.stream().length == 10
     store.engine.close()
     assert not power_loss.is_marked(store.directory / STATE_DIRECTORY)
+
+
+def test_tables_that_could_not_be_synced_and_stay_are_not_trusted_again(tmp_path: Path) -> None:
+    files = Noting()
+    store = filled(tmp_path, files=files)
+    store.checkpoint()
+    store.engine.tables.distrust("the disk failed")
+    made = remade(store)
+    files.broken = STATE_DIRECTORY
+    with pytest.raises(OSError, match="busy"):
+        exchange(store, made)
+    assert store.engine.tables.failure == "the disk failed"
+    store.engine.close(save=False)
+    assert power_loss.is_in_doubt(store.directory / STATE_DIRECTORY)
