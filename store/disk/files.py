@@ -64,7 +64,10 @@ class Files(Protocol):
         """As `sync`, of a file that another thread syncs as well: each of the two is told of a write that failed."""
 
     def has_refused_places(self, fd: int, begin: int, end: int, /) -> bool:
-        """Whether synced bytes from `begin` to `end` will be zeros, as the disk has once refused to write them."""
+        """Whether synced bytes from `begin` to `end` will be zeros, as the disk has once refused to write them.
+
+        The file is open for reading.
+        """
 
     def forget(self, fd: int, begin: int, size: int, /) -> None:
         """Have the system drop its copy of these durable bytes in memory; a hint.  Raises nothing."""

@@ -37,6 +37,7 @@ _EXTENT: Final = Struct("=Q8xQ16xI12x")
 _MAX_EXTENTS: Final = 64
 _LAST: Final = 0x1
 _UNWRITTEN: Final = 0x800
+_PIECE_BYTES: Final = 1 << 20
 
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link, which is never followed here; a directory may be a mount point instead",
@@ -185,7 +186,10 @@ def has_refused_places(fd: int, begin: int, end: int) -> bool:
 
     ext4 gives new bytes their places on the disk, and marks these as never written until they are.  After the disk has
     refused them, it writes them to the same places as often as they are written again, and the mark stays: they can be
-    read for as long as the system has them in memory.  False where the system cannot tell.  Raises OSError.
+    read for as long as the system has them in memory.  Places that are read as zeros lose nothing: xfs marks those that
+    LMDB has passed over, as it does not write a page that is free again.
+
+    The file is open for reading.  False where the system cannot tell.  Raises OSError.
 
     Source: `fiemap` in the documentation of Linux's file systems.
     """
@@ -200,12 +204,22 @@ def has_refused_places(fd: int, begin: int, end: int) -> bool:
             raise
         told = _PLACES_HEAD.size + _PLACES_HEAD.unpack_from(request)[3] * _EXTENT.size
         extents = list(_EXTENT.iter_unpack(memoryview(request)[_PLACES_HEAD.size : told]))
-        if any(flags & _UNWRITTEN for _, _, flags in extents):
-            return True
+        for first, length, flags in extents:
+            if flags & _UNWRITTEN and not _are_zeros(fd, max(first, begin), min(first + length, end)):
+                return True
         if not extents or extents[-1][2] & _LAST:
             break
         begin = max(begin + 1, extents[-1][0] + extents[-1][1])
     return False
+
+
+def _are_zeros(fd: int, begin: int, end: int) -> bool:
+    """Whether all bytes that a file has from `begin` to `end` are zeros.  Raises OSError."""
+    while begin < end and (data := os.pread(fd, min(_PIECE_BYTES, end - begin), begin)):
+        if data != bytes(len(data)):
+            return False
+        begin += len(data)
+    return True
 
 
 @contextlib.contextmanager

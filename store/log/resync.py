@@ -61,12 +61,13 @@ def _write_durably(part: LogPart, start: int, files: Files) -> bool:
         try:
             with naming(part.path):
                 _write_again(source, target, start, part.size, files)
+                files.sync(target)
+                if part.file.size is not None:
+                    return True
+                end = files.size(source)  # with the padding, to be written over
+                return not files.has_refused_places(source, start, end)
         finally:
             files.close(source)
-        files.sync(target)
-        if part.file.size is not None:
-            return True
-        return not files.has_refused_places(target, start, files.size(target))  # with the padding, to be written over
     finally:
         files.close(target)
 

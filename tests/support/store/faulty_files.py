@@ -244,7 +244,9 @@ class FaultyFiles:
         del self._names[source]
 
     def has_refused_places(self, fd: int, begin: int, end: int, /) -> bool:
-        return self._open[fd][0].has_refused(begin, end)
+        inode, writes = self._open[fd]
+        assert not writes, "a file that is open for writing alone cannot be read"
+        return inode.has_refused(begin, end)
 
     def forget(self, fd: int, begin: int, size: int, /) -> None:
         assert begin + size <= len(self._open[fd][0].durable)
