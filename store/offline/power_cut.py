@@ -42,6 +42,7 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
     if power_loss.is_marked(places.state) and not was_cut:
         _sync_log(places, files)
     power_loss.resolve_doubt(places.state)
+    power_loss.move_refused(places.state)
     has_settled = end_compaction(places, files)
     lost: Action | None = None
     if was_cut:

@@ -70,8 +70,8 @@ class StartChanges:
 
     def resolve_doubt(self) -> list[Path]:
         """Go back to the tables that can be trusted; -> the files that were moved.  Raises StoreError, OSError."""
-        self._went_back, moved = power_loss.resolve_doubt(self._state)
-        return moved
+        self._went_back = power_loss.resolve_doubt(self._state)
+        return power_loss.move_refused(self._state)
 
     def move_in(self, compaction: KilledCompaction) -> None:
         """Move the tables in that belong to the log.  Raises OSError."""

@@ -125,21 +125,20 @@ def settle_doubt(state: Path) -> bool:
     """
     if not is_marked(state):
         return False
-    went_back = resolve_doubt(state).went_back
+    went_back = resolve_doubt(state)
+    move_refused(state)
     end_use(state)
     return went_back is not None
 
 
-def resolve_doubt(state: Path) -> Resolved:
+def resolve_doubt(state: Path) -> WentBack | None:
     """As `settle_doubt`, but the mark stays: a start that fails before `begin_use` may `undo` it.
 
-    Raises StoreError, OSError.
+    Call `move_refused` next.  Raises OSError.
     """
     data = state / _DATA
     if not is_marked(state) or not is_there(data):
-        return Resolved(None, [])
-    copy = data.with_name(f"{_DATA}.new")
-    copy.unlink(missing_ok=True)  # of a start that was killed
+        return None
     may_be_cut = may_follow_power_cut(state)
     with naming(data), data.open("r+b") as file:
         fd = file.fileno()
@@ -153,21 +152,28 @@ def resolve_doubt(state: Path) -> Resolved:
             # the next sync would succeed although the pages of the newer commit are lost
             went_back = _go_back(data, fd)
             sync_whole(fd)
-        status = os.fstat(fd)
-        must_move = has_refused_places(fd, 0, status.st_size)
-    if must_move:
-        files = OsFiles()
-        move_to_new_places(data, copy, files)
-        give_access(data, status)
-        files.sync_directory(state)
-    return Resolved(went_back, [data] if must_move else [])
+    return went_back
 
 
-class Resolved(NamedTuple):
-    """`moved`: the files that were put in other places of the disk, as it had refused part of them."""
+def move_refused(state: Path) -> list[Path]:
+    """Put tables that are marked in other places of the disk, if it has refused part of them; -> the moved files.
 
-    went_back: WentBack | None
-    moved: list[Path]
+    Raises StoreError, OSError.
+    """
+    data = state / _DATA
+    if not is_marked(state) or not is_there(data):
+        return []
+    copy = data.with_name(f"{_DATA}.new")
+    copy.unlink(missing_ok=True)  # of a start that was killed
+    with naming(data), data.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not has_refused_places(file.fileno(), 0, status.st_size):
+            return []
+    files = OsFiles()
+    move_to_new_places(data, copy, files)
+    give_access(data, status)
+    files.sync_directory(state)
+    return [data]
 
 
 class WentBack(NamedTuple):

@@ -17,7 +17,8 @@ from riverbed.server.commands.replay import Replayer
 from riverbed.store.check import check
 from riverbed.store.check.pages import check_pages
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.errors import LogWriteError, Refusal
+from riverbed.store.disk.files import OsFiles
+from riverbed.store.errors import LogWriteError, Refusal, StoreError
 from riverbed.store.format.meta import read_numbering
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
@@ -27,6 +28,7 @@ from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt, 
 from riverbed.store.tables.environment import Tables
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, checkpoint_twice
+from tests.support.trees import tree
 
 _PAGE = 4096
 _MAP = 1 << 28
@@ -371,10 +373,10 @@ def test_a_second_start_goes_back_no_further_when_the_first_one_was_killed_or_wr
     store.kill()
     state = store.directory / STATE_DIRECTORY
     (state / "in-use").write_text("another boot")
-    assert power_loss.resolve_doubt(state).went_back is not None
+    assert power_loss.resolve_doubt(state) is not None
     gone_back = (state / "data.mdb").read_bytes()
     for _ in range(3):
-        assert power_loss.resolve_doubt(state).went_back is None
+        assert power_loss.resolve_doubt(state) is None
     assert (state / "data.mdb").read_bytes() == gone_back
     assert list(check_pages(state / "data.mdb", lambda: True, lambda: None)) == []
     tables = Tables(store.directory, _MAP)
@@ -493,6 +495,41 @@ def test_the_mark_is_set_when_there_is_room_and_both_commits_are_whole(
     assert not power_loss.is_marked(store.directory / STATE_DIRECTORY)
 
 
+def refuse_all_but_copies(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the system tell that no part of the file was ever written, but for copies that take its place."""
+    refused = data.stat().st_ino
+
+    def tell(fd: int, request: int, places: bytearray) -> int:
+        struct.pack_into("=I", places, 20, 1)
+        struct.pack_into("=Q8xQ16xI", places, 32, 0, 1 << 40, 0x800 * (os.fstat(fd).st_ino == refused) | 1)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", tell)
+
+
+def test_a_start_without_room_for_a_copy_of_the_tables_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 2000)
+    store.checkpoint()
+    store.add(b"s", "2001-0")
+    store.checkpoint()
+    store.kill()
+    state = store.directory / STATE_DIRECTORY
+    (state / "in-use").write_text("another boot")
+    before = tree(state)
+    refuse_all_but_copies(state / "data.mdb", monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(OsFiles, "free_bytes", lambda files, path: 0)
+        with pytest.raises(StoreError, match=r"a copy needs \d+ bytes, and 0 are free"):
+            store.open()
+    assert tree(state) == before
+    store.open()
+    assert store.stream(b"s").length == 2001
+    store.engine.close()
+
+
 def test_tables_that_the_disk_has_refused_in_part_are_copied_by_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,14 +542,7 @@ def test_tables_that_the_disk_has_refused_in_part_are_copied_by_the_next_start(
     data.chmod(0o640)
     (data.parent / "in-use").write_text(power_loss._boot_id())
     (data.parent / "data.mdb.new").write_bytes(b"of a start that was killed")
-
-    def tell(fd: int, request: int, places: bytearray) -> int:
-        """All of a file that is not the copy was never written."""
-        struct.pack_into("=I", places, 20, 1)
-        struct.pack_into("=Q8xQ16xI", places, 32, 0, 1 << 40, 0x800 * (os.fstat(fd).st_ino == before) | 1)
-        return 0
-
-    monkeypatch.setattr(fcntl, "ioctl", tell)
+    refuse_all_but_copies(data, monkeypatch)
     store.open()
     assert store.engine.recovery.moved_files == [data]
     assert data.stat().st_ino != before
