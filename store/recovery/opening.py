@@ -50,11 +50,12 @@ class Opening:
         self._execute = execute
         self.log = find_log(directory, options, files)
         undo.callback(self.log.close)
-        self._was_cut = self.log.follows_power_cut = power_loss.may_follow_power_cut(places.state)
+        was_cut = self.log.follows_power_cut = power_loss.may_follow_power_cut(places.state)
         # a compaction that is moved in but not cleared away yet
         self.killed = KilledCompaction.find(places, files)
         self._changes = undo.enter_context(StartChanges(places.state, files))
         moved = self._changes.resolve_doubt()
+        self._may_lack_commit = was_cut or self._changes.has_gone_back
         if self.killed is not None:
             self._changes.move_in(self.killed)
         self.tables = Tables(directory, options.map_bytes, commits_later=True)
@@ -115,10 +116,10 @@ class Opening:
 
         On a full disk the tables stay behind the log: the server answers reads and refuses writes.
         """
-        if self._was_cut:
+        if self._may_lack_commit:
             # Readers may have seen the commit that was lost.  The log tells no number, and not what took one in vain.
             self.txn.renumber()
-        if self.report.commands or self._was_cut:
+        if self.report.commands or self._may_lack_commit:
             try:
                 self.txn.commit(self.log.end, synced=self.log.synced)
             except lmdb.Error:

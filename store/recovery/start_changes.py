@@ -10,6 +10,8 @@ start looks before it writes, and this module undoes what a start must write to 
                        behind its end, what LMDB writes of a long transaction before that is committed
     state/compact/     the tables of a compaction that was killed, moved to their place
 
+The mark stays that a start has left where the disk did not take the newer commit: the next sync of it tells no more.
+
 What the tables lack, and what the log holds beyond them, goes into one LMDB transaction, which is committed when the
 start cannot be refused any more.  It takes at most 600 MB of memory, however long the log is: measured with 500 MB of
 log, in 1 and in 100,000 streams.  A server leaves 32 MB to execute, or 64 MB after a power cut, as it has itself
@@ -67,6 +69,11 @@ class StartChanges:
         self._whole_bytes: int | None = None  # length of the tables before the uncommitted transaction
         self._went_back: WentBack | None = None
         self._moves: list[tuple[Path, Path]] = []
+
+    @property
+    def has_gone_back(self) -> bool:
+        """Whether the tables went back to the commit before."""
+        return self._went_back is not None
 
     def resolve_doubt(self) -> list[Path]:
         """Go back to the tables that can be trusted; -> the files that were moved.  Raises StoreError, OSError."""

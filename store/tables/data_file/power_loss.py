@@ -16,6 +16,7 @@ Source: the layout of a meta page is that of LMDB 0.9 on a machine with 64 bits,
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -149,7 +150,9 @@ def resolve_doubt(state: Path) -> WentBack | None:
         except OSError:
             if may_be_cut:
                 raise
-            # the next sync would succeed although the pages of the newer commit are lost
+            # the next sync would succeed although the pages of the newer commit are lost, also that of another start
+            with contextlib.suppress(OSError):
+                distrust(state)
             went_back = _go_back(data, fd)
             sync_whole(fd)
     return went_back

@@ -18,7 +18,7 @@ from riverbed.store.check import check
 from riverbed.store.check.pages import check_pages
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.errors import LogWriteError, Refusal, StoreError
+from riverbed.store.errors import LogWriteError, NoLogError, Refusal, StoreError
 from riverbed.store.format.meta import read_numbering
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
@@ -170,6 +170,63 @@ def test_streams_that_have_other_numbers_since_a_power_cut_are_not_taken_for_oth
     store.open()
     assert numbered(store) == now
     store.engine.close()
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first sync of a start, that of the tables, fail: the newer commit may lack pages then."""
+    sync_whole, errors = power_loss.sync_whole, [OSError(errno.EIO, "Input/output error")]
+
+    def fail(fd: int) -> None:
+        if errors:
+            raise errors.pop()
+        sync_whole(fd)
+
+    monkeypatch.setattr(power_loss, "sync_whole", fail)
+
+
+def test_a_commit_that_a_start_could_not_sync_is_given_up_and_its_numbers_are_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.txn.next_stream_no += 1  # as a COPY that comes to nothing
+    store.fill(b"t", 10)
+    store.checkpoint()
+    before = numbered(store)
+    kill_in_use(store)
+    fail_once(monkeypatch)
+    store.open()
+    assert store.engine.recovery.commands == 10
+    assert [was == found for was, found in zip(before, numbered(store), strict=True)] == [False, False]
+    store.engine.close()
+
+
+def test_a_start_that_fails_behind_such_a_commit_leaves_it_to_the_next_one_to_give_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.fill(b"t", 10)
+    store.checkpoint()
+    kill_in_use(store)
+    home = store.directory / _LOG
+    home.rename(tmp_path / "log")
+    with monkeypatch.context() as patch:
+        fail_once(patch)
+        with pytest.raises(NoLogError):
+            store.open()
+    (tmp_path / "log").rename(home)
+    store.open()
+    assert store.engine.recovery.commands == 10
+    store.engine.close()
+
+
+def kill_in_use(store: Store) -> None:
+    """As a kill leaves it, with the mark of this boot."""
+    store.kill()
+    (store.directory / STATE_DIRECTORY / "in-use").write_text(power_loss._boot_id())
 
 
 def numbered(store: Store) -> tuple[str, int]:
