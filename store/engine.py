@@ -107,7 +107,8 @@ class Engine:
         """Open `directory`, creating it if necessary, and bring its state up to the end of the log.
 
         `execute(txn, db, words)` runs one logged command.  `progress` is called now and then.  Raises LockedError,
-        ForeignLogError, UnsafeFileError, VersionError, CorruptionError, ReplayError, OSError.
+        ForeignLogError, NoLogError, UnsafeFileError, VersionError, CorruptionError, ReplayError, any other StoreError,
+        lmdb.Error, OSError.
         """
         engine = cls(directory, options or Options(), execute, clock, files)
         for _ in engine.load(progress):

@@ -5,9 +5,9 @@
     state/compact/data.mdb           3  moved in                      state/data.mdb
 
 The log decides: before 2 the store is the old one, from 2 on the new one.  state/compact/plan.json, durable before 1,
-names the files that are to become the log, so that `settle` can distinguish the two.  Every program that opens a store
-calls `settle` first: it moves the tables that belong to the log to their place and deletes the rest, without reading
-any data.
+names the files that are to become the log, so that `KilledCompaction` can distinguish the two.  Every program that
+opens a store to write ends such a compaction first: it moves the tables that belong to the log to their place and
+deletes the rest, without reading any data.
 
 The lock file moves with its tables.  It says which of LMDB's two meta pages counts, and a reader with the old tables
 open keeps it alive: a server that opened the new tables with the old lock file would begin with the wrong page.
@@ -35,7 +35,6 @@ from riverbed.store.log import manifest as manifests
 from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import LogFile, Manifest
 from riverbed.store.replication_id import ReplicationIds
-from riverbed.store.tables.data_file import power_loss
 
 WORK_DIRECTORY: Final = "compact"
 _OLD: Final = "old.mdb"
@@ -104,8 +103,8 @@ def put_in_place(
     """Replace the store by `places.work`/data.mdb and `places.base`, which are durable and not open.
 
     `old` is the present manifest; the next one lists `base` and `incr`, which begins with `preface`, and `backlog` of
-    its files as history that is kept.  Raises OSError.  The caller calls `settle` afterwards, after an error and after
-    success.
+    its files as history that is kept.  Raises OSError.  The caller calls `end_compaction` afterwards, after an error
+    and after success.
     """
     work = places.work
     plan = json.dumps({"base": base.name, "incr": incr.name}).encode()
@@ -128,21 +127,10 @@ def put_in_place(
     KilledCompaction(places, files, manifest, (base.name, incr.name), is_new=True).move_in()
 
 
-def settle(places: Places, files: Files) -> bool:
-    """Resolve the doubt that a power cut has left in the tables, and end a compaction; -> whether there was one.
-
-    The caller holds the directory's lock and has opened nothing in it.  Raises UnsafeFileError with nothing changed,
-    CorruptionError, OSError.
-    """
-    places.require_plain()
-    power_loss.settle_doubt(places.state)
-    return end_compaction(places, files)
-
-
 def end_compaction(places: Places, files: Files) -> bool:
-    """End a killed compaction as the log decides; -> whether there was one.  Its directories are plain.
+    """End a compaction as the log decides; -> whether there was one.  Its directories are plain.
 
-    Raises CorruptionError, OSError.
+    The caller holds the directory's lock and has opened nothing in it.  Raises CorruptionError, OSError.
     """
     killed = KilledCompaction.find(places, files)
     if killed is None:

@@ -226,6 +226,7 @@ class Log:
         when the log is not whole up to `min_position` (default `start`), and for any damage but a torn tail; see
         `reader.py`.  The first pass makes durable everything behind `durable`, which the disk may not have.  The end of
         the first pass opens the log for appends, or sets `torn_tail`.  Any later pass finds the log whole up to `end`.
+        Raises as `make_durable` does as well.
         """
         is_first = self.condition.refusal in (UNREAD, UNCUT)
         parts = self.home.parts()

@@ -59,7 +59,7 @@ from riverbed.store.recovery.replay import Execute
 from riverbed.store.recovery.tables_from_log import TablesFromLog
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
-from riverbed.store.swap import Places, put_in_place, settle
+from riverbed.store.swap import Places, end_compaction, put_in_place
 from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.environment import Tables
 from riverbed.store.tables.purge import purge_all
@@ -233,9 +233,9 @@ class Compaction:
             )
         except BaseException:
             with contextlib.suppress(OSError, StoreError):
-                settle(self._places, self._files)
+                end_compaction(self._places, self._files)
             raise
-        settle(self._places, self._files)
+        end_compaction(self._places, self._files)
         self._load_log()
         report.log = log_size(self._parts)
         return report

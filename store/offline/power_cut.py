@@ -29,12 +29,15 @@ class Settled(NamedTuple):
 
 
 def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool = True) -> Settled:
-    """As `settle`; and what a log that is synced late has lost in its middle is cut off and kept, with all behind it.
+    """Resolve the doubt that a power cut has left in the tables, and end a killed compaction.
 
-    Other damage stays, for the tool to find.  After a kill the log is synced: without the mark, which goes, a start
-    would take what a power cut takes from it for damage.  Raises as `settle` does, and if the log has lost something
-    that is not to be cut off, as it is not `load_truncated`: StoreError.  The mark stays for a start that may, as it
-    does where the tables cannot be opened for another reason than damage.
+    What a log that is synced late has lost in its middle is cut off and kept, with all behind it.  Other damage stays,
+    for the tool to find.  After a kill the log is synced: without the mark, which goes, a start would take what a power
+    cut takes from it for damage.  The mark stays for a start that may cut off what is not to be cut off here, as it is
+    not `load_truncated`, and where the tables cannot be opened for another reason than damage.
+
+    The caller holds the directory's lock and has opened nothing in it.  Raises UnsafeFileError with nothing changed,
+    StoreError, lmdb.Error, OSError.
     """
     places.require_plain()
     require_directory(places.state.parent / REPLACED_DIRECTORY)  # not a link, which may lead anywhere

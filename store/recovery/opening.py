@@ -40,7 +40,8 @@ class Opening:
     ) -> None:
         """Open the parts in `directory`, which is locked; `undo` gets the steps that a later failure must undo.
 
-        Raises ForeignLogError, UnsafeFileError, VersionError, CorruptionError, OSError.
+        Raises ForeignLogError, UnsafeFileError, VersionError, CorruptionError, another StoreError when the disk has no
+        room for a copy of the tables, lmdb.Error, OSError.
         """
         places = Places(directory)
         places.require_plain()
@@ -70,7 +71,8 @@ class Opening:
     def load(self, undo: contextlib.ExitStack, progress: Progress) -> Iterator[None]:
         """Bring the tables up to the log, in the steps of `recovering`; `tables` are others then.
 
-        Raises CorruptionError, ReplayError, OSError.
+        Raises NoLogError, CorruptionError, ReplayError, another StoreError when the disk has no room for a copy of the
+        log, lmdb.Error, OSError.
         """
         txn = self.txn
         yield from self._recover(progress)

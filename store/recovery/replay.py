@@ -59,7 +59,7 @@ def recover(
     """Execute what `log` holds beyond `txn.position`; `commits` says whether `txn` may commit on the way.
 
     The log is known to be durable up to `durable`, by default what the tables say; the first pass makes the rest
-    durable.  A torn tail is cut from the file.  Raises CorruptionError, ReplayError.
+    durable.  A torn tail is cut from the file.  Raises ReplayError, and what `Log.read` raises.
     """
     for _ in recovering(log, txn, execute, RecoveryReport(), commits=commits, durable=durable):
         pass

@@ -18,7 +18,7 @@ from riverbed.store.errors import CorruptionError
 from riverbed.store.layout import LOG_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.offline.retention import NO_RETENTION, Retention
-from riverbed.store.swap import Places, settle
+from riverbed.store.swap import Places, end_compaction
 from tests.conftest import base_seed
 from tests.support.servers import ROOT
 from tests.support.store.busy import busy
@@ -185,7 +185,7 @@ def test_without_a_manifest_the_old_tables_are_put_back(original: Path, old: Any
     (places.work / "plan.json").write_text('{"base": "appendonly.aof.2.base.aof", "incr": "appendonly.aof.9.incr.aof"}')
     places.data.rename(places.work / "old.mdb")
     manifest = places.manifest.rename(tmp_path / "manifest")
-    assert settle(places, OsFiles())
+    assert end_compaction(places, OsFiles())
     manifest.rename(places.manifest)
     assert contents(directory) == old
 
@@ -199,7 +199,7 @@ def test_a_damaged_manifest_leaves_everything_where_it_is(original: Path, old: A
     whole = places.manifest.read_bytes()
     places.manifest.write_bytes(b"nonsense\n")
     with pytest.raises(CorruptionError):
-        settle(places, OsFiles())
+        end_compaction(places, OsFiles())
     assert (places.work / "old.mdb").exists()
     places.manifest.write_bytes(whole)
     assert contents(directory) == old

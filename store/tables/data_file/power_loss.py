@@ -119,23 +119,11 @@ def refuse_doubt(state: Path) -> None:
     )
 
 
-def settle_doubt(state: Path) -> bool:
-    """Resolve a doubt and remove the mark; -> whether the tables went back to the commit before.
-
-    The caller holds the directory's lock and has opened nothing in it.  Raises StoreError, OSError.
-    """
-    if not is_marked(state):
-        return False
-    went_back = resolve_doubt(state)
-    move_refused(state)
-    end_use(state)
-    return went_back is not None
-
-
 def resolve_doubt(state: Path) -> WentBack | None:
-    """As `settle_doubt`, but the mark stays: a start that fails before `begin_use` may `undo` it.
+    """Go back to the commit before, if the last one is in doubt; -> what that has changed, None when it did not.
 
-    Call `move_refused` next.  Raises OSError.
+    The caller holds the directory's lock and has opened nothing in it, and calls `move_refused` next.  The mark stays:
+    a start that fails before `begin_use` may `undo` it.  Raises OSError.
     """
     data = state / _DATA
     if not is_marked(state) or not is_there(data):

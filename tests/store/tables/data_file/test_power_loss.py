@@ -24,7 +24,7 @@ from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
 from riverbed.store.options import Fsync
 from riverbed.store.tables.data_file import power_loss
-from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt, settle_doubt
+from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt
 from riverbed.store.tables.environment import Tables
 from tests.conftest import base_seed
 from tests.support.store.stores import Store, checkpoint_twice
@@ -33,6 +33,13 @@ from tests.support.trees import tree
 _PAGE = 4096
 _MAP = 1 << 28
 _LOG = "appendonlydir"
+
+
+def settle_doubt(state: Path) -> bool:
+    """Resolve a doubt and remove the mark, as tools do; -> whether the tables went back to the commit before."""
+    went_back = power_loss.resolve_doubt(state)
+    power_loss.end_use(state)
+    return went_back is not None
 
 
 class Disk:
