@@ -92,6 +92,7 @@ class Opening:
         if not self.is_saved:
             again = RecoveryReport()
             yield from replay.recovering(self.log, txn, self._execute, again, commits=False, progress=progress)
+            self._renumber()
 
     def _recover(self, progress: Progress) -> Iterator[None]:
         """Replay the log beyond the tables; create the log of a new store.
@@ -118,14 +119,18 @@ class Opening:
 
         On a full disk the tables stay behind the log: the server answers reads and refuses writes.
         """
-        if self._may_lack_commit:
-            # Readers may have seen the commit that was lost.  The log tells no number, and not what took one in vain.
-            self.txn.renumber()
+        self._renumber()
         if self.report.commands or self._may_lack_commit:
             try:
                 self.txn.commit(self.log.end, synced=self.log.synced)
             except lmdb.Error:
                 self.is_saved = False
+
+    def _renumber(self) -> None:
+        """Have the next commit say that streams have other numbers, if they may."""
+        if self._may_lack_commit:
+            # Readers may have seen the commit that was lost.  The log tells no number, and not what took one in vain.
+            self.txn.renumber()
 
 
 def find_log(directory: Path, options: Options, files: Files) -> Log:

@@ -179,6 +179,31 @@ def test_streams_that_have_other_numbers_since_a_power_cut_are_not_taken_for_oth
     store.engine.close()
 
 
+def test_a_start_on_a_full_disk_leaves_the_other_numbering_to_the_first_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.fill(b"t", 10)
+    store.checkpoint()
+    before, _ = numbered(store)
+    store.kill()
+    (store.directory / STATE_DIRECTORY / "in-use").write_text("another boot")
+
+    def full(*_: object, **__: object) -> None:
+        raise lmdb.DiskError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WriteTxn, "commit", full)
+        store.open()
+    assert numbered(store)[0] == before, "nothing was saved yet"
+    store.engine.check_space()
+    store.checkpoint()
+    assert numbered(store)[0] != before
+    store.engine.close()
+
+
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the first sync of a start, that of the tables, fail: the newer commit may lack pages then."""
     sync_whole, errors = power_loss.sync_whole, [OSError(errno.EIO, "Input/output error")]
