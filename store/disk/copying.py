@@ -33,7 +33,9 @@ def move_to_new_places(path: Path, temporary: Path, files: Files) -> None:
     """
     size, free = file_size(path, files), files.free_bytes(path.parent)
     if free < size:
-        raise StoreError(f"the disk has refused part of {path} before, a copy needs {size} bytes, and {free} are free")
+        raise StoreError(
+            f"the disk has refused part of {path} before, a copy needs {size} bytes, and {free} are free: make room"
+        )
     try:
         copy_stretch(path, temporary, 0, size, files)
         files.rename(temporary, path)

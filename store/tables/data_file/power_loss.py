@@ -73,9 +73,15 @@ def begin_use(state: Path) -> None:
 
 
 def distrust(state: Path) -> None:
-    """Mark the newer meta page as failed: it could not be made durable.  Raises OSError."""
-    _write_new_mark(state, _FAILED)
-    _put_mark_in_place(state)
+    """Mark the newer meta page as failed: it could not be made durable.
+
+    Raises OSError when the disk does not take the mark either.  A start before the machine's next one reads it all the
+    same: whatever names another boot, or none, is a doubt.
+    """
+    try:
+        _write_new_mark(state, _FAILED)
+    finally:
+        _put_mark_in_place(state)
 
 
 def end_use(state: Path) -> None:

@@ -643,3 +643,28 @@ def test_tables_that_the_disk_has_refused_in_part_are_copied_by_the_next_start(
     store.open()
     assert store.engine.recovery.moved_files == []
     store.engine.close()
+
+
+def test_a_mark_that_the_disk_does_not_take_is_there_for_the_next_start_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk that did not take the tables often does not take the mark; what is kept in memory is read by a start."""
+    store = Store(tmp_path / "d")
+    state = store.directory / STATE_DIRECTORY
+    store.add(b"s", "1-0")
+    store.checkpoint()
+    store.add(b"s", "2-0")
+    store.checkpoint()
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(power_loss, "sync_whole", fail)
+        store.engine.tables.distrust("the disk failed")
+        assert is_in_doubt(state)
+    store.kill()
+    assert is_in_doubt(state)
+    store.open()
+    assert store.engine.recovery.commands == 1
+    store.engine.close()
