@@ -30,9 +30,9 @@ from riverbed.server.config.config import Config
 from riverbed.server.config.file import ConfigFileError
 from riverbed.server.config.values import ConfigError
 from riverbed.server.descriptors import TooFewDescriptorsError, allow_descriptors
-from riverbed.server.last_words import tell_by_standard_error
 from riverbed.server.network.listener import serve
-from riverbed.server.start_errors import explained
+from riverbed.server.start.errors import explained
+from riverbed.server.start.last_words import tell_by_standard_error
 from riverbed.server.tls.contexts import TlsSettingsError, new_contexts
 from riverbed.server.version import IS_COMPILED, PYTHON_VERSION, REDIS_VERSION, VERSION
 from riverbed.store import wire
@@ -127,7 +127,7 @@ def run(config: Config) -> int:
         try:
             return uvloop.run(serve(config))
         except (StoreError, lmdb.Error) as error:
-            from riverbed.server.start_repair import mended  # with all that checks and repairs need
+            from riverbed.server.start.repair import mended  # with all that checks and repairs need
 
             if not mended(config, error):
                 raise

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.assembly import Server, open_server
 from riverbed.server.execution.admission import is_loopback
-from riverbed.server.last_words import kept_last_words
 from riverbed.server.network.addresses import Addresses, accept, require_unused
 from riverbed.server.network.connection import Connection, peer_name
 from riverbed.server.network.glance import Glance
 from riverbed.server.network.leaving import Leaving
+from riverbed.server.start.last_words import kept_last_words
 from riverbed.server.version import VERSION
 from riverbed.store.disk.real_files import naming
 

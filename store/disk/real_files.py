@@ -7,6 +7,8 @@ without following links.  The data directory itself may be named by a link, and 
 
 Hard links are not refused: a user who can make one may write the file anyway, and backups of a Redis's log are made of
 hard links.
+
+It also asks the system what Python does not: whether all of a file is durable, and lies where it can be read again.
 """
 
 from __future__ import annotations

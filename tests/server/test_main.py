@@ -19,7 +19,7 @@ import pytest
 from riverbed.server.config.config import Config
 from riverbed.server.config.settings import SETTINGS
 from riverbed.server.descriptors import allow_descriptors
-from riverbed.server.start_errors import explained
+from riverbed.server.start.errors import explained
 from riverbed.server.version import IS_COMPILED, VERSION
 from tests.support.faults.silence import UnixClient
 from tests.support.servers import IMPORTED_FROM, ROOT, RiverbedServer, free_port
@@ -70,7 +70,7 @@ def test_version_is_told(words: list[str]) -> None:
 
 def test_a_start_imports_nothing_that_only_rare_work_needs() -> None:
     rare = {"argparse", "email", "importlib.metadata", "pickle", "platform", "prometheus_client", "rich", "tempfile"}
-    rare |= {"riverbed.server.start_repair", "riverbed.store.check", "riverbed.store.offline"}
+    rare |= {"riverbed.server.start.repair", "riverbed.store.check", "riverbed.store.offline"}
     program = "import gc, sys, riverbed.server.main\nprint(gc.isenabled(), *sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=60)
     collects, *modules = done.stdout.decode().split("\n")

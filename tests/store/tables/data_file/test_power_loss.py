@@ -43,6 +43,16 @@ def settle_doubt(state: Path) -> bool:
     return went_back is not None
 
 
+def committed_twice(directory: Path) -> Store:
+    """A store whose last commit has stream t beside stream s."""
+    store = Store(directory)
+    store.fill(b"s", 10)
+    store.checkpoint()
+    store.fill(b"t", 10)
+    store.checkpoint()
+    return store
+
+
 class Disk:
     """What of a store would survive a power cut now, whatever else does."""
 
@@ -181,11 +191,7 @@ def test_streams_that_have_other_numbers_since_a_power_cut_are_not_taken_for_oth
 
 
 def test_a_start_on_a_full_disk_leaves_the_other_numbering_to_the_first_checkpoint(tmp_path: Path) -> None:
-    store = Store(tmp_path / "d")
-    store.fill(b"s", 10)
-    store.checkpoint()
-    store.fill(b"t", 10)
-    store.checkpoint()
+    store = committed_twice(tmp_path / "d")
     before, _ = numbered(store)
     store.kill()
     (store.directory / STATE_DIRECTORY / "in-use").write_text("another boot")
@@ -237,11 +243,7 @@ def test_a_commit_that_a_start_could_not_sync_is_given_up_and_its_numbers_are_no
 def test_a_start_that_fails_behind_such_a_commit_leaves_it_to_the_next_one_to_give_it_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(tmp_path / "d")
-    store.fill(b"s", 10)
-    store.checkpoint()
-    store.fill(b"t", 10)
-    store.checkpoint()
+    store = committed_twice(tmp_path / "d")
     kill_in_use(store)
     home = store.directory / _LOG
     home.rename(tmp_path / "log")

@@ -7,7 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from riverbed.server.start_repair import _may_be_of_tables
+from riverbed.server.start.repair import _may_be_of_tables
 from riverbed.store.errors import CorruptionError, DamagedRowError, ReplayError, VersionError
 
 STATE = Path("/store/state")

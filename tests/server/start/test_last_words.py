@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from riverbed.server.last_words import kept_last_words
+from riverbed.server.start.last_words import kept_last_words
 from riverbed.store.layout import LAST_WORDS_NAME
 
 
