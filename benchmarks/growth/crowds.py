@@ -31,9 +31,11 @@ def streams(rig: Rig) -> Iterator[Curve]:
     start = Curve("streams-start", "Starting after kill -9 with many streams", "streams", "s", constant)
     title = "The rows of such appends, by LMDB alone"
     rows = Curve("streams-rows", title, "streams", "us of CPU an entry", constant, is_judged=False)
-    for contender in Contender:
+    for contender in rig.turns("growth with streams"):
         for count in rig.sizes.growth_streams:
-            rig.say(f"growth, {count:,} streams: {contender.value}")
+            rig.say(f"{count:,} streams")
+            if contender is Contender.RIVERBED:
+                rows.note(contender, count, append_rows(rig.new_directory(), count))
             with rig.server(contender, "everysec") as server:
                 add = ("XADD", "stream:__rand_int__", "*", "f1", "v1", "f2", "v2")
                 measure(server, 3 * count, *add, depth=_DEPTH, random_below=count)  # nearly all exist now
@@ -48,9 +50,6 @@ def streams(rig: Rig) -> Iterator[Curve]:
                 server.spawn()
                 server.wait_ready(LOAD_TIMEOUT_S)
                 start.note(contender, count, time.perf_counter() - begun)
-    for count in rig.sizes.growth_streams:
-        rig.say(f"growth, {count:,} streams: LMDB alone")
-        rows.note(Contender.RIVERBED, count, append_rows(rig.new_directory(), count))
     yield from (append, rows, _beside_the_tables(append, rows), read, start)
 
 
@@ -76,9 +75,9 @@ def groups(rig: Rig) -> Iterator[Curve]:
     append = Curve("groups-append", "Appending to a stream of many groups", "groups", "us of CPU an entry", constant)
     deliver = Curve("groups-deliver", "Delivering a stream to all its groups", "groups", "us of CPU", linear)
     look = Curve("groups-look", "XINFO GROUPS", "groups", "us of CPU", linear_from(10))
-    for contender in Contender:
+    for contender in rig.turns("growth with groups"):
         for count in rig.sizes.growth_groups:
-            rig.say(f"growth, {count:,} groups: {contender.value}")
+            rig.say(f"{count:,} groups")
             with rig.server(contender, "everysec") as server:
                 with server.client() as client:
                     client.pipeline([("XGROUP", "CREATE", "events", f"g{n}", "0", "MKSTREAM") for n in range(count)])
@@ -105,10 +104,10 @@ def _deliver(server: Server, count: int) -> float:
 def connections(rig: Rig) -> Iterator[Curve]:
     allow_files(max(rig.sizes.growth_connections) + 500)
     append = Curve("connections-append", "Appending by many clients", "connections", "us of CPU an entry", constant)
-    for contender in Contender:
+    for contender in rig.turns("growth with connections"):
         with rig.server(contender, "everysec") as server:
             for count in rig.sizes.growth_connections:
-                rig.say(f"growth, {count:,} connections: {contender.value}")
+                rig.say(f"{count:,} connections")
                 words = ("XADD", "events", "*", "f1", "v1", "f2", "v2")
                 append.note(contender, count, measure(server, _REQUESTS, *words, clients=count).cpu_us)
     yield append
@@ -123,12 +122,12 @@ def sizes(rig: Rig) -> Iterator[Curve]:
             ("replay", "Replaying an entry of a log"),
         )
     )
-    for contender in Contender:
+    for contender in rig.turns("growth with the size of entries"):
         with rig.server(contender, "everysec") as server, server.client() as client:
             client.ask("XADD", "events", "*", "f", "v")
         start_s = _replay(rig, contender, server)
         for size in rig.sizes.growth_bytes:
-            rig.say(f"growth, entries of {size:,} bytes: {contender.value}")
+            rig.say(f"entries of {size:,} bytes")
             count = max(min(_SENT_BYTES // size, _REQUESTS), 20)
             with rig.server(contender, "everysec") as server:
                 add = encode(("XADD", "events", "*", "f", b"x" * size))

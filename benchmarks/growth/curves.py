@@ -51,19 +51,21 @@ class Curve:
         """Medians by size, the smallest size first."""
         return [(size, median(values)) for size, values in sorted(self.samples[contender].items())]
 
-    def growth(self, contender: Contender) -> float:
-        """From the smallest size to the largest, divided by the growth that theory allows."""
-        points = self.points(contender)
-        (first, before), (last, after) = points[0], points[-1]
-        return (after / before) / (self.theory(last) / self.theory(first))
+    def growths(self, contender: Contender) -> list[float]:
+        """Of each round: from the smallest size to the largest, divided by the growth that theory allows."""
+        samples = self.samples[contender]
+        if not samples:
+            return []
+        first, last = min(samples), max(samples)
+        allowed = self.theory(last) / self.theory(first)
+        return [after / before / allowed for before, after in zip(samples[first], samples[last], strict=True)]
 
     def measurement(self) -> Measurement:
-        first, last = self.points(Contender.RIVERBED)[0][0], self.points(Contender.RIVERBED)[-1][0]
+        first, last = min(self.samples[Contender.RIVERBED]), max(self.samples[Contender.RIVERBED])
         budget = below(_MOST, "x") if self.is_judged else None
         row = Measurement(f"{self.title}, {first:,} to {last:,} {self.grows}", "x theory", budget)
         for contender in Contender:
-            if self.samples[contender]:
-                samples_of(row, contender).append(self.growth(contender))
+            samples_of(row, contender).extend(self.growths(contender))
         return row
 
 

@@ -40,10 +40,10 @@ def curves(rig: Rig) -> Iterator[Curve]:
     start = Curve("entries-start", "Starting after kill -9", _ENTRIES, "s", constant)
     rewrite = Curve("entries-rewrite", "Rewriting the log", _ENTRIES, "s", linear)
     replay = Curve("entries-replay", "Replaying a log onto nothing", _ENTRIES, "s", linear)
-    for contender in Contender:
+    for contender in rig.turns("growth with entries"):
         directory = rig.new_directory()
         for size in rig.sizes.growth_entries:
-            rig.say(f"growth, {size:,} entries: {contender.value}")
+            rig.say(f"{size:,} entries")
             with rig.opened(contender, directory) as server:
                 _load_up_to(server, size)
                 _note_costs(costs, contender, size, server)
