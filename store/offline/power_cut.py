@@ -9,12 +9,13 @@ import lmdb
 
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.disk.files import Files
-from riverbed.store.disk.real_files import require_directory
+from riverbed.store.disk.real_files import is_there, require_directory
 from riverbed.store.errors import TABLE_DAMAGE, CorruptionError
 from riverbed.store.log.append_log import Log
 from riverbed.store.log.home import LogHome
 from riverbed.store.offline.replaced import REPLACED_DIRECTORY, Action, cut_off
 from riverbed.store.options import DEFAULT_MAP_BYTES
+from riverbed.store.position import LogPosition
 from riverbed.store.swap import Places, end_compaction
 from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.soundness import refuse_broken_pages
@@ -31,6 +32,8 @@ class Settled(NamedTuple):
 def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool = True) -> Settled:
     """Resolve the doubt that a power cut has left in the tables, and end a killed compaction.
 
+    Readers may have seen the commit that was lost: streams get other numbers, for which the next start finds no cause.
+
     What a log that is synced late has lost in its middle is cut off and kept, with all behind it.  Other damage stays,
     for the tool to find.  After a kill the log is synced: without the mark, which goes, a start would take what a power
     cut takes from it for damage.  The mark stays for a start that may cut off what is not to be cut off here, as it is
@@ -44,13 +47,14 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
     was_cut = power_loss.may_follow_power_cut(places.state)
     if power_loss.is_marked(places.state) and not was_cut:
         _sync_log(places, files)
-    power_loss.resolve_doubt(places.state)
+    went_back = power_loss.resolve_doubt(places.state)
     power_loss.move_refused(places.state)
     has_settled = end_compaction(places, files)
     lost: Action | None = None
+    executed = _renumber(places) if was_cut or went_back is not None else None
     if was_cut:
         with contextlib.suppress(*((CorruptionError,) if load_truncated else ())):
-            lost = _cut_lost_writes(places, files, load_truncated)
+            lost = _cut_lost_writes(places, files, load_truncated, executed)
     if power_loss.is_marked(places.state):  # last: where this is killed, the next start or tool does all of it again
         power_loss.end_use(places.state)
     return Settled(has_settled, lost)
@@ -67,21 +71,45 @@ def _sync_log(places: Places, files: Files) -> None:
                 files.close(fd)
 
 
-def _cut_lost_writes(places: Places, files: Files, load_truncated: bool) -> Action | None:
+class _Executed(NamedTuple):
+    """Up to where the tables have executed the log, and up to where they know that it was durable; None: not at all."""
+
+    position: LogPosition | None = None
+    synced: LogPosition | None = None
+
+
+def _renumber(places: Places) -> _Executed | None:
+    """Have the tables say that streams have other numbers, as a start that finds the mark does; -> what they executed.
+
+    None where they are damaged and do not tell that: those that are made in their place have a numbering of their own.
+    Raises StoreError, lmdb.Error, OSError.
+    """
+    if not is_there(places.data):
+        return _Executed()
+    try:
+        refuse_broken_pages(places.data, DEFAULT_MAP_BYTES)
+        with contextlib.closing(Tables(places.state.parent, DEFAULT_MAP_BYTES)) as tables:
+            txn = WriteTxn(tables)
+            try:
+                executed = _Executed(txn.position, txn.synced)
+                if executed.position is not None:  # else they have no numbering to change
+                    txn.renumber()
+                    txn.commit(executed.position, synced=executed.synced)
+            finally:
+                txn.abort()
+            tables.make_durable()
+            return executed
+    except (CorruptionError, lmdb.InvalidError, *TABLE_DAMAGE):
+        return None
+
+
+def _cut_lost_writes(places: Places, files: Files, load_truncated: bool, executed: _Executed | None) -> Action | None:
     directory = places.state.parent
     with contextlib.closing(Log.find(directory, files, load_truncated=load_truncated)) as log:
-        if log.is_missing or not log.home.manifest.is_unsynced:
+        if executed is None or log.is_missing or not log.home.manifest.is_unsynced:
             return None
-        try:
-            refuse_broken_pages(places.data, DEFAULT_MAP_BYTES)
-            with contextlib.closing(Tables(directory, DEFAULT_MAP_BYTES)) as tables:
-                txn = WriteTxn(tables)
-                start, synced = txn.position, txn.synced
-                txn.abort()
-        except (CorruptionError, lmdb.InvalidError, *TABLE_DAMAGE):
-            return None  # they tell no more what of the log was durable
         log.follows_power_cut = True
-        for _ in log.read(start, durable=synced):
+        for _ in log.read(executed.position, durable=executed.synced):
             pass
         if not log.may_cut or log.torn_tail is None:
             return None

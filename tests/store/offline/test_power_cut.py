@@ -49,7 +49,7 @@ def test_a_tool_that_is_killed_while_it_cuts_what_a_power_cut_has_left_is_follow
 ) -> None:
     directory = cut(tmp_path / "cut")
 
-    def killed(places: Places, files: OsFiles, load_truncated: bool) -> None:
+    def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -23,7 +24,9 @@ from riverbed.store.errors import LogWriteError, NoLogError, Refusal, StoreError
 from riverbed.store.format.meta import read_numbering
 from riverbed.store.layout import STATE_DIRECTORY
 from riverbed.store.offline.compaction import Compaction
+from riverbed.store.offline.repair import mend_tables
 from riverbed.store.options import Fsync
+from riverbed.store.progress import ignore
 from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt
 from riverbed.store.tables.environment import Tables
@@ -166,9 +169,19 @@ def test_after_a_kill_the_newer_commit_counts_and_after_a_power_cut_the_one_befo
     store.engine.close()
 
 
+def compact(directory: Path) -> None:
+    with Compaction(directory, Replayer().execute, now_ms=1) as compaction:
+        compaction.run()
+
+
+def look_for_damage(directory: Path) -> None:
+    assert not mend_tables(directory, Replayer().execute, now_ms=1, load_truncated=True)
+
+
+@pytest.mark.parametrize("tool", [ignore, compact, look_for_damage])
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_streams_that_have_other_numbers_since_a_power_cut_are_not_taken_for_others(
-    tmp_path: Path, is_cut: bool
+    tmp_path: Path, is_cut: bool, tool: Callable[[Path], None]
 ) -> None:
     store = Store(tmp_path / "d")
     store.fill(b"s", 10)
@@ -180,6 +193,7 @@ def test_streams_that_have_other_numbers_since_a_power_cut_are_not_taken_for_oth
     store.kill()
     if is_cut:
         (store.directory / STATE_DIRECTORY / "in-use").write_text("another boot")
+    tool(store.directory)
     store.open()
     store.checkpoint()
     now = numbered(store)
@@ -222,8 +236,9 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(power_loss, "sync_whole", fail)
 
 
+@pytest.mark.parametrize("tool", [ignore, look_for_damage])
 def test_a_commit_that_a_start_could_not_sync_is_given_up_and_its_numbers_are_not_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: Callable[[Path], None]
 ) -> None:
     store = Store(tmp_path / "d")
     store.fill(b"s", 10)
@@ -234,6 +249,7 @@ def test_a_commit_that_a_start_could_not_sync_is_given_up_and_its_numbers_are_no
     before = numbered(store)
     kill_in_use(store)
     fail_once(monkeypatch)
+    tool(store.directory)
     store.open()
     assert store.engine.recovery.commands == 10
     assert [was == found for was, found in zip(before, numbered(store), strict=True)] == [False, False]
