@@ -106,21 +106,27 @@ class StartChanges:
             self._take_back()
 
     def _take_back(self) -> None:
-        """Undo the changes; an OSError is ignored, as the error that counts is that of the start."""
-        with contextlib.suppress(OSError):
+        """Undo the changes, each also where another cannot be undone; the error that counts is that of the start."""
+        as_possible = contextlib.suppress(OSError)
+        with as_possible:
             if self._went_back is not None:
                 self._went_back.undo()
+        with as_possible:
             if self._whole_bytes is not None:
                 os.truncate(self._data, self._whole_bytes)
+        with as_possible:
             for source, target in reversed(self._moves):
                 self._files.rename(target, source)
-            for name in _NAMES:
+            for name in _NAMES:  # never tables that could not be moved back: there are no others
                 if name not in self._had:
                     (self._state / name).unlink(missing_ok=True)
+        with as_possible:
             if self._bare is not None:
                 _restore(self._data, self._bare)
-            for lock in self._locks:
+        for lock in self._locks:
+            with as_possible:
                 lock.restore()
+        with as_possible:
             if not self._had_state and is_there(self._state):
                 self._state.rmdir()
 

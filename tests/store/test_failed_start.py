@@ -31,6 +31,7 @@ from riverbed.store.offline.repair import Repair, RepairError
 from riverbed.store.options import Fsync, Options
 from riverbed.store.recovery import replay
 from riverbed.store.tables.data_file import power_loss
+from riverbed.store.tables.data_file.power_loss import WentBack
 from riverbed.store.tables.environment import Tables
 from tests.support.in_process import HandClock
 from tests.support.store.faulty_files import FaultyFiles
@@ -389,6 +390,44 @@ def test_a_start_that_fails_leaves_the_lock_file_of_a_killed_compaction_as_it_wa
     (found,) = (directory / "state").rglob("*lock.mdb")
     found.write_bytes(lock_file)
     assert_changes_nothing(directory, CorruptionError)
+
+
+@pytest.mark.parametrize("left", [leave_old_tables, leave_new_tables])
+def test_tables_of_a_killed_compaction_that_cannot_be_moved_back_stay_where_they_are(
+    directory: Path, left: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (directory / "state" / "data.mdb").read_bytes()
+    damage_last_file(directory)
+    left(directory)
+    replace = os.replace
+
+    def only_in(source: Path, target: Path) -> None:
+        if target.parent.name == "compact":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", only_in)
+    with pytest.raises(CorruptionError):
+        start(directory)
+    assert (directory / "state" / "data.mdb").read_bytes() == before
+
+
+def test_a_start_that_cannot_undo_one_change_undoes_the_others(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage_last_file(directory)
+    (directory / "state" / "in-use").write_text("another boot")
+    (directory / "state" / "lock.mdb").unlink()
+    before = tree(directory)
+
+    def refuse(self: WentBack) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WentBack, "undo", refuse)
+        with pytest.raises(CorruptionError):
+            start(directory)
+    assert [change for change in changes(before, tree(directory)) if "data.mdb" not in change] == []
 
 
 @pytest.mark.parametrize("left", [leave_folder, leave_work, leave_old_tables, leave_new_tables])
