@@ -126,13 +126,13 @@ class Engine:
             opening = self._opening
             yield from opening.load(undo, progress)
             undo.callback(self.keeper.end_quietly)
-            self.checkpoints.count += opening.is_saved and self.recovery.commands > 0
             self.state.changes_at_commit = self.txn.changes
-            if opening.is_saved:
+            if self.recovery.unsaved is None:
+                self.checkpoints.count += self.recovery.commands > 0
                 self._changes_at_checkpoint = self.txn.changes
             else:
-                self.checkpoints.failed(Refusal.DISK_FULL)
                 self.space.uncommitted_bytes = self.recovery.uncommitted_bytes
+                self.recovery.unsaved = self.checkpoints.refused(self.recovery.unsaved)
             self.has_settled = opening.killed is not None and clear_away(self.log, opening.killed)
             self.statements.begin_replids(self.checkpoint)
             self.statements.note_policy()

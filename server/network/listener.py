@@ -245,6 +245,8 @@ async def serve_at(addresses: Addresses, server: Server) -> int:
         log.warning("%s was copied: the disk had refused part of it, and would have lacked that at the next boot", path)
     if report.torn_tail is not None:
         log.warning("cut a torn tail off the log: %s", report.torn_tail)
+    if report.unsaved is not None:
+        log.warning("the tables could not be brought up to the log, to be tried again: %s", report.unsaved)
     log.info(
         "Riverbed %s, %d keys, %d commands of the log replayed in %.3f s. Ready to accept connections on %s",
         VERSION,

@@ -66,7 +66,6 @@ class Opening:
         power_loss.prepare_use(places.state)
         self.txn.configure_nodes(options.node_max_entries, options.node_max_bytes)
         self.report = RecoveryReport(moved_files=moved)
-        self.is_saved = True  # the tables hold the recovered state; else the disk is full, and they are behind the log
 
     def load(self, undo: contextlib.ExitStack, progress: Progress) -> Iterator[None]:
         """Bring the tables up to the log, in the steps of `recovering`; `tables` are others then.
@@ -89,7 +88,7 @@ class Opening:
         undo.callback(self.tables.close)
         undo.callback(txn.abort)
         txn.change_tables(self.tables)
-        if not self.is_saved:
+        if self.report.unsaved is not None:
             again = RecoveryReport()
             yield from replay.recovering(self.log, txn, self._execute, again, commits=False, progress=progress)
             self._renumber()
@@ -117,14 +116,14 @@ class Opening:
     def _save(self) -> None:
         """Commit the recovered state, durably.
 
-        On a full disk the tables stay behind the log: the server answers reads and refuses writes.
+        Where that fails the tables stay behind the log: the server answers reads, and tries again.
         """
         self._renumber()
         if self.report.commands or self._may_lack_commit:
             try:
                 self.txn.commit(self.log.end, synced=self.log.synced)
-            except lmdb.Error:
-                self.is_saved = False
+            except lmdb.Error as error:
+                self.report.unsaved = error.with_traceback(None)  # which would keep the closed tables in memory
 
     def _renumber(self) -> None:
         """Have the next commit say that streams have other numbers, if they may."""

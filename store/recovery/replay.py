@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import lmdb
+
 from riverbed.store.databases.database import Database
 from riverbed.store.databases.transaction import WriteTxn
 from riverbed.store.errors import ReplayError
@@ -49,6 +51,7 @@ class RecoveryReport:
     refused: int = 0  # commands of a log made by another server that do not fit: Redis ignores them as well
     seconds: float = 0.0
     uncommitted_bytes: int = 0  # of the log that was executed, but is not in LMDB yet
+    unsaved: lmdb.Error | None = None  # why the tables could not take what was executed: they are behind the log
     torn_tail: TornTail | None = None
     moved_files: list[Path] = field(default_factory=list)  # in other places of the disk, which had refused part of them
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import lmdb
 
-from riverbed.store.errors import LogWriteError, Refusal
+from riverbed.store.errors import LogWriteError
 from riverbed.store.progress import ignore
 from riverbed.store.running.refusals import Refusals
 
@@ -133,13 +133,11 @@ class Checkpoints:
         """Note that LMDB has committed a checkpoint."""
         self._durability = durability
 
-    def failed(self, reason: Refusal) -> None:
-        """Note that LMDB has not committed a checkpoint, or not durably, or could not be given the rows for one."""
-        self.last_ok = False
-        self._refusals.tables_failed(reason)
-
     def refused(self, error: lmdb.Error) -> lmdb.Error:
-        """As `failed`, because of `error`; -> the error to raise, which says more."""
+        """Note that LMDB has not committed a checkpoint, or not durably, or could not be given the rows for one.
+
+        -> the error to raise in place of `error`, which says more.
+        """
         self.last_ok = False
         return self._refusals.commit_failed(error)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -9,12 +10,15 @@ from unittest.mock import MagicMock
 import lmdb
 import pytest
 
+from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.ids import StreamID
 from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.planting import RefusingRows
 from tests.support.store.stores import Store, ids_of
+
+_PAGE = 4096
 
 
 @pytest.fixture
@@ -92,6 +96,34 @@ def test_whether_a_disk_has_room_for_a_commit_depends_on_what_was_logged(
     told, refusal = failing_checkpoint(faulty, free=2 << 20)
     assert told.endswith("; the disk may be full: 2097152 bytes are free") == is_short
     assert refusal is (Refusal.DISK_FULL if is_short else Refusal.TABLES_UNWRITTEN)
+
+
+class FailingDisk(OsFiles):
+    """A disk whose free space cannot be measured: the reason for a refusal stays."""
+
+    def free_bytes(self, path: Path) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_start_whose_tables_the_disk_does_not_take_does_not_pass_for_one_on_a_full_disk(tmp_path: Path) -> None:
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 10)
+    store.commit()
+    store.kill()
+    store.files = FailingDisk()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # the log is shorter, and the tables are longer
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * _PAGE, limits[1]))
+    try:
+        store.open()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.TABLES_UNWRITTEN, False)
+    assert str(store.engine.recovery.unsaved).startswith("mdb_txn_commit: ")
+    assert len(ids_of(store)) == 10
+    store.checkpoint()
+    assert store.engine.checkpoints.last_ok
+    store.engine.close()
 
 
 def test_a_full_map_has_writes_wait_for_a_checkpoint_when_much_is_in_no_table(store: Store) -> None:

@@ -1,0 +1,43 @@
+"""A disk refuses a write of the tables: the server's log says which error it was, and nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.faults.processes import failing_calls
+from tests.support.faults.processes.failing_calls import FailingCalls
+from tests.support.servers import RiverbedServer
+
+_REFUSED = f"mdb_txn_commit: {os.strerror(errno.EIO)}"
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> FailingCalls:
+    return FailingCalls(failing_calls.build(tmp_path), tmp_path / "calls", tmp_path / "data" / "state")
+
+
+@pytest.fixture
+def server(tmp_path: Path, calls: FailingCalls) -> RiverbedServer:
+    """A server whose checkpoints the tests make."""
+    server = RiverbedServer(tmp_path / "data", tmp_path / "logs", {"checkpoint-interval-ms": 600_000})
+    server.environment = calls.environment
+    return server
+
+
+def test_a_start_whose_tables_the_disk_refuses_says_so_and_goes_on(server: RiverbedServer, calls: FailingCalls) -> None:
+    with server, server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("SAVE")
+        client.ask("XADD", "s", "2-1", "f", "v")
+        server.kill()
+        calls.fail("pwrite", errno.EIO, after=1, times=1)  # the first one is of LMDB's lock file
+        server.start()
+        assert f"the tables could not be brought up to the log, to be tried again: {_REFUSED}" in server.log_text()
+        with server.client() as again:
+            assert again.ask("XLEN", "s") == b":2\r\n"
+            assert again.ask("SAVE") == b"+OK\r\n"
+        assert server.stop() == 0
