@@ -33,6 +33,7 @@ from riverbed.store.errors import (
     LogWriteError,
     Refusal,
     ReplayError,
+    StateLostError,
     StoreError,
     text_of,
 )
@@ -398,7 +399,10 @@ class Engine:
                 self.state.restore(self.txn.changes)
             return error
         told = self.checkpoints.refused(error)
-        self.state.restore(self.txn.changes)
+        try:
+            self.state.restore(self.txn.changes)
+        except StateLostError as lost:  # where LMDB could not write a meta page, it does not say why any more
+            raise self.state.lose(f"the tables could not be written: {told}; {lost}") from lost
         return told
 
     def end_checkpoint(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 from pathlib import Path
 
@@ -40,4 +42,23 @@ def test_a_start_whose_tables_the_disk_refuses_says_so_and_goes_on(server: River
         with server.client() as again:
             assert again.ask("XLEN", "s") == b":2\r\n"
             assert again.ask("SAVE") == b"+OK\r\n"
+        assert server.stop() == 0
+
+
+def test_a_server_whose_meta_page_the_disk_refuses_ends_with_the_reason_and_starts_again(
+    server: RiverbedServer, calls: FailingCalls
+) -> None:
+    """LMDB begins no other transaction then, and does not say why any more."""
+    with server, server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        with contextlib.suppress(ConnectionError):
+            for number in itertools.count():  # the meta page is the last of the few writes of a commit
+                calls.fail("pwrite", errno.EIO, after=number, times=1)
+                assert _REFUSED.encode() in client.ask("SAVE")
+        assert server.wait_ended() == 1
+        assert f"the tables could not be written: {_REFUSED}; the state could not be rebuilt: " in server.log_text()
+        calls.forgive()
+        server.start()
+        with server.client() as again:
+            assert again.ask("XLEN", "s") == b":1\r\n"
         assert server.stop() == 0

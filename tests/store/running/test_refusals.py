@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import lmdb
 import pytest
 
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.errors import DamagedRowError, Refusal
+from riverbed.store.errors import DamagedRowError, Refusal, StateLostError
 from riverbed.store.ids import StreamID
 from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
 from tests.support.store.faulty_files import FaultyFiles
@@ -96,6 +97,25 @@ def test_whether_a_disk_has_room_for_a_commit_depends_on_what_was_logged(
     told, refusal = failing_checkpoint(faulty, free=2 << 20)
     assert told.endswith("; the disk may be full: 2097152 bytes are free") == is_short
     assert refusal is (Refusal.DISK_FULL if is_short else Refusal.TABLES_UNWRITTEN)
+
+
+def test_a_commit_behind_which_lmdb_takes_no_other_is_told_with_its_own_reason(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it could not write a meta page."""
+    store.fill(b"s", 3)
+    store.commit()
+    refuse_commit(store, lmdb.DiskError(SHORT_WRITE))
+    panic = "mdb_txn_begin: MDB_PANIC: Update of meta page failed or environment had fatal error"
+    monkeypatch.setattr(store.engine.tables, "begin", MagicMock(side_effect=lmdb.PanicError(panic)))
+    told = f"the tables could not be written: {SHORT_WRITE}; the state could not be rebuilt: {panic}"
+    for _ in range(2):
+        with pytest.raises(StateLostError, match=f"^{re.escape(told)}$"):
+            store.engine.checkpoint()
+    store.kill()
+    monkeypatch.undo()
+    store.open()
+    assert ids_of(store) == ["1-0", "2-0", "3-0"]
 
 
 class FailingDisk(OsFiles):
