@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Final
 
 from riverbed.server.commands.table import Command, Flag
@@ -74,7 +73,7 @@ def key_positions(row: Command, words: list[bytes]) -> slice:
     """Where in `words` the keys are.  CommandError when there is none."""
     keyword = keyword_of(row)
     if keyword is not None:
-        position = _place_of(keyword[0], row, words)
+        position = _place_of(*keyword, row, words)
         if position is None:
             raise CommandError(INVALID_ARGUMENTS)
         # Half of what follows are keys, the other half are IDs.
@@ -84,30 +83,20 @@ def key_positions(row: Command, words: list[bytes]) -> slice:
     return slice(spec.first, last + 1, spec.step)
 
 
-def _place_of(token: bytes, row: Command, words: list[bytes]) -> int | None:
-    """Where a request has its token, as the command itself reads it: the name of a group may be spelled like it."""
-    counts = _argument_counts(row.syntax)
+def _place_of(token: bytes, first: int, row: Command, words: list[bytes]) -> int | None:
+    """Where a request has its token, as Redis looks for it: at any word from `first` on that two others follow.
+
+    Before the token of a request that runs, only the names behind GROUP may be spelled like it.  Redis takes them for
+    it if there are options before them, and does not look at the keys then.
+    """
+    names = 2 if row.full_name == b"xreadgroup" else 0
     position = 1
-    while position < len(words):
+    while position < len(words) - 2:
         word = words[position].upper()
-        if word == token:
+        if word == token and position >= first:
             return position
-        position += 1 + counts.get(word, 0)
+        position += 1 + (names if word == b"GROUP" else 0)
     return None
-
-
-@functools.cache
-def _argument_counts(syntax: str) -> dict[bytes, int]:
-    """How many words follow each token of a command."""
-    counts: dict[bytes, int] = {}
-    token = b""
-    for word in syntax.replace("[", "").replace("]", "").split():
-        if word.isupper():
-            token = word.encode()
-            counts[token] = 0
-        elif token:
-            counts[token] += 1
-    return counts
 
 
 def further_keys(row: Command, words: list[bytes]) -> list[int]:
