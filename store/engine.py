@@ -287,7 +287,8 @@ class Engine:
         self.check_space()
 
     def settle_in(self) -> None:
-        """Do what a start does behind the replay; a failure shows in `refusal`."""
+        """Do with replaced files what a start does behind the replay; a failure shows in `refusal`."""
+        self.refusals.files_replaced(is_log_broken=self.log.broken)
         self.statements.set_replids(self.log.replids)
         self.statements.note_policy()
         self.keeper.begin_file_if_needed()

@@ -37,9 +37,9 @@ def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
     the old tables, the new ones, or the log alone.
     """
     state, files = engine.directory / STATE_DIRECTORY, engine.files
-    failure = engine.tables.failure
     with engine.state.at_risk("repaired tables could not be put in place"):
         engine.state.let_go()
+        failure = engine.tables.failure  # also of the checkpoint that has just ended
         keep_access(made, state)
         kept = _move_aside(state, put_aside, files)
         if kept is None:

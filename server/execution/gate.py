@@ -33,7 +33,7 @@ MISCONF: Final = {
     Refusal.TABLES_UNWRITTEN: "MISCONF Errors writing to the disk: the last checkpoint failed, see the server's log. "
     "Writes are refused until the next attempt; reads go on.",
     Refusal.TABLES_FAILED: "MISCONF Errors writing to the disk: the tables could not be synced. Writes are refused "
-    "until a restart; reads go on.",
+    "until a restart, or until RIVERBED REPAIR has made the tables again; reads go on.",
     Refusal.LOG_FAILED: "MISCONF Errors writing to the AOF file: the log could not be written or synced. Writes are "
     "refused until a restart; reads go on.",
 }

@@ -1,6 +1,7 @@
 """Why writes are refused: the disk is full, or it has failed.  Reads go on.
 
-A refusal ends when there is space again.  It is for good, until a restart, when it is not known what the disk holds.
+A refusal ends when there is space again.  When it is not known what the disk holds, it is for as long as the files that
+failed are in use: until a restart, or until a repair or a full sync has replaced them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import lmdb
 
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.errors import LogWriteError, Refusal
+from riverbed.store.errors import UNTIL_A_RESTART, LogWriteError, Refusal
 from riverbed.store.running.space import Space
 
 
@@ -51,6 +52,11 @@ class Refusals:
             self.reason = Refusal.TABLES_FAILED
         elif self.reason is None:
             self.reason = reason
+
+    def files_replaced(self, *, is_log_broken: bool) -> None:
+        """End a refusal for files that are no longer in use, unless the log that is in use has failed."""
+        if self.reason in UNTIL_A_RESTART and not is_log_broken and self._txn.tables.failure is None:
+            self.reason = None
 
     def commit_failed(self, error: lmdb.Error) -> lmdb.Error:
         """Refuse writes because LMDB could not commit; -> the error to raise in place of `error`.

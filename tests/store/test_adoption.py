@@ -14,7 +14,7 @@ import pytest
 
 from riverbed.store.check import check
 from riverbed.store.disk.files import Files, OsFiles
-from riverbed.store.errors import StateLostError
+from riverbed.store.errors import Refusal, StateLostError
 from riverbed.store.exchange import adopt
 from riverbed.store.layout import LOG_DIRECTORY, LOG_FILE
 from riverbed.store.log.append_log import Log
@@ -165,6 +165,22 @@ def test_a_store_that_is_adopted_serves_at_once(template: Path, tmp_path: Path, 
     adopt(store.engine, store.directory / SOURCE)
     assert (store.engine.log.replids.replication_id, store.dump()) == new
     assert (store.txn, store.db) == (txn, database), "others hold on to them"
+    store.fill(b"s", 3)
+    store.restart()
+    assert store.stream().length == 3
+    store.engine.close()
+
+
+def test_writes_are_taken_again_when_the_log_and_the_tables_that_failed_are_replaced(
+    template: Path, tmp_path: Path
+) -> None:
+    store = Store(shutil.copytree(template, tmp_path / "data"))
+    engine = store.engine
+    engine.tables.distrust("the disk failed")
+    engine.refusals.log_failed(engine.log.condition.break_log("the disk failed"), is_broken=True)
+    assert engine.refusal is Refusal.LOG_FAILED
+    adopt(engine, store.directory / SOURCE)
+    assert engine.refusal is None
     store.fill(b"s", 3)
     store.restart()
     assert store.stream().length == 3

@@ -13,7 +13,7 @@ import pytest
 from riverbed.server.background.integrity.repair_worker import Remaking
 from riverbed.store.disk.files import OsFiles
 from riverbed.store.engine import Engine
-from riverbed.store.errors import ReplayError
+from riverbed.store.errors import Refusal, ReplayError
 from riverbed.store.exchange import exchange_tables
 from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.options import Fsync
@@ -34,6 +34,12 @@ class Noting(OsFiles):
         self.notes: list[str] = []
         self.free = 1 << 40
         self.broken = ""
+        self.takes_syncs = True
+
+    def sync(self, fd: int, /) -> None:
+        if not self.takes_syncs:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
 
     def rename(self, source: Path, target: Path, /) -> None:
         if source.name == self.broken:
@@ -61,7 +67,8 @@ def remade(store: Store, end: LogPosition | None = None, **sizes: int) -> Path:
 
 
 def filled(tmp_path: Path, **options: Any) -> Store:
-    store = Store(tmp_path / "store", fsync=Fsync.ALWAYS, **options)
+    options.setdefault("fsync", Fsync.ALWAYS)
+    store = Store(tmp_path / "store", **options)
     store.fill(b"s", 10)
     store.commit()
     return store
@@ -252,3 +259,59 @@ def test_tables_that_could_not_be_synced_and_stay_are_not_trusted_again(tmp_path
     assert store.engine.tables.failure == "the disk failed"
     store.engine.close(save=False)
     assert power_loss.is_in_doubt(store.directory / STATE_DIRECTORY)
+
+
+def failed_tables(tmp_path: Path, files: Noting) -> Store:
+    """A store that takes no writes, as its tables could not be synced."""
+    store = filled(tmp_path, files=files)
+    store.checkpoint()
+    store.engine.tables.distrust("the disk failed")
+    store.engine.checkpoints.failed(Refusal.TABLES_UNWRITTEN)
+    assert store.engine.refusal is Refusal.TABLES_FAILED
+    return store
+
+
+def test_writes_are_taken_again_when_the_tables_that_could_not_be_synced_are_replaced(tmp_path: Path) -> None:
+    store = failed_tables(tmp_path, Noting())
+    exchange(store, remade(store))
+    assert store.engine.refusal is None
+    store.add(b"s", "11-0")
+    store.checkpoint()
+    store.engine.close()
+    assert not power_loss.is_marked(store.directory / STATE_DIRECTORY)
+
+
+def test_writes_stay_refused_where_such_tables_cannot_be_replaced(tmp_path: Path) -> None:
+    files = Noting()
+    store = failed_tables(tmp_path, files)
+    made = remade(store)
+    files.broken = STATE_DIRECTORY
+    with pytest.raises(OSError, match="busy"):
+        exchange(store, made)
+    assert store.engine.refusal is Refusal.TABLES_FAILED
+    store.kill()
+
+
+def test_writes_stay_refused_where_the_log_that_failed_stays(tmp_path: Path) -> None:
+    """It may have failed while the new tables were made of it."""
+    store = failed_tables(tmp_path, Noting())
+    made = remade(store)
+    store.engine.log.condition.break_log("the disk failed")
+    exchange(store, made)
+    assert store.engine.refusal is not None
+    store.kill()
+
+
+def test_tables_whose_last_checkpoint_fails_as_they_are_let_go_are_not_trusted_again(tmp_path: Path) -> None:
+    files = Noting()
+    store = filled(tmp_path, files=files, fsync=Fsync.NO)
+    made = remade(store)
+    store.add(b"s", "11-0")
+    store.commit()
+    store.engine.begin_checkpoint()
+    files.broken, files.takes_syncs = STATE_DIRECTORY, False
+    with pytest.raises(OSError, match="busy"):
+        exchange(store, made)
+    assert store.engine.tables.failure == "the log could not be made durable: [Errno 5] Input/output error"
+    assert store.engine.refusal is Refusal.LOG_FAILED
+    store.kill()
