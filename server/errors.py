@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from riverbed.store.errors import Refusal
+
 
 class CommandError(Exception):
     """A well-formed request is refused.  `text` is the whole error line without `-` and CRLF, code word first."""
@@ -43,3 +45,16 @@ def subcommand_syntax(argv: list[bytes]) -> CommandError:
     return CommandError(
         b"ERR unknown subcommand or wrong number of arguments for '%b'. Try %b HELP." % (argv[1][:128], argv[0].upper())
     )
+
+
+# No other checkpoint has a chance before that, and its error would read as if the disk had failed just now.
+_REMEDIES: Final = {
+    Refusal.LOG_FAILED: "restart the server",
+    Refusal.TABLES_FAILED: "restart the server, or send RIVERBED REPAIR",
+}
+
+
+def require_sound_disk(refusal: Refusal | None, what: str) -> None:
+    """Raise CommandError where the disk has failed: `what` is a checkpoint, or begins with one."""
+    if refusal in _REMEDIES:
+        raise CommandError(f"ERR no {what}: {refusal.value}; {_REMEDIES[refusal]}")

@@ -346,6 +346,7 @@ class Engine:
         self.statements.note_policy()
         self.tables.retry_mark()
         if self.log.condition.refusal is not None:
+            self.checkpoints.last_ok = False
             raise LogWriteError(self.log.condition.refusal)
         if not self.tables.syncs_later:
             self.keeper.sync()  # before the tables, which are durable with their commit

@@ -24,7 +24,7 @@ import lmdb
 from riverbed.server.background.worker import DamageMetError, Worker, WorkerError
 from riverbed.server.background.worker_modules import COLUMNS, SNAPSHOT
 from riverbed.server.config.kinds import BadValueError
-from riverbed.server.errors import CommandError
+from riverbed.server.errors import CommandError, require_sound_disk
 from riverbed.server.protocol.replies import Block
 from riverbed.store.disk.real_files import require_directory
 from riverbed.store.disk.working_directory import clear_leftovers
@@ -84,6 +84,7 @@ class Snapshots:
             raise CommandError(UNDER_WAY)
         if name is not None and not is_snapshot_name(name):
             raise CommandError(BAD_NAME)
+        require_sound_disk(self._engine.refusal, "snapshot")
         self._require_folder()
         self._status.begin()
         block = Block((), None, request.argv, is_for_work=True)

@@ -610,6 +610,7 @@ def test_a_log_that_could_not_be_synced_takes_no_more_writes_and_reads_go_on(fau
     assert faulty.dump() == expected
     with pytest.raises(LogWriteError):
         faulty.engine.checkpoint()
+    assert not faulty.engine.checkpoints.last_ok
     faulty.kill()
     faulty.open()
     assert faulty.dump() == expected

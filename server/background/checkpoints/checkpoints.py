@@ -18,7 +18,7 @@ import lmdb
 from riverbed.server.background.checkpoints.disk_hold import DiskHold
 from riverbed.server.background.checkpoints.rows_ahead import RowsAhead
 from riverbed.server.background.tasks import start_all
-from riverbed.server.errors import CommandError
+from riverbed.server.errors import CommandError, require_sound_disk
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ class Checkpoints:
 
     def checkpoint(self) -> None:
         """As `checkpoint_now`, for a client.  Raises CommandError."""
+        require_sound_disk(self._engine.refusal, "checkpoint")
         try:
             self.checkpoint_now()
         except _FAILURES as error:

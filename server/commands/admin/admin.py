@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server import errors
 from riverbed.server.commands.table import Flag, command, container, declare_help
-from riverbed.server.errors import CommandError
+from riverbed.server.errors import CommandError, require_sound_disk
 from riverbed.server.protocol.encode import encode, integer
 from riverbed.server.protocol.replies import OK, Settled
 
@@ -66,6 +66,7 @@ def bgsave(request: Request) -> str:
     words = request.argv[1:]
     if words and (len(words) > 1 or words[0].upper() != b"SCHEDULE"):
         raise CommandError(errors.SYNTAX)
+    require_sound_disk(request.context.engine.refusal, "checkpoint")
     request.context.checkpoints.checkpoint_later()
     return "Background saving started"
 
@@ -76,6 +77,7 @@ def bgrewriteaof(request: Request) -> str:
     context = request.context
     if context.rewrite.in_progress:
         raise CommandError(REWRITE_IN_PROGRESS)
+    require_sound_disk(context.engine.refusal, "rewrite of the log")
     if request.in_transaction or context.rewrite.is_held:
         context.rewriting.schedule()
         return "Background append only file rewriting scheduled"

@@ -136,6 +136,36 @@ def test_a_checkpoint_that_cannot_sync_the_log_refuses_writes(tmp_path: Path) ->
     in_loop(body())
 
 
+@pytest.mark.parametrize(
+    ("failed", "told"),
+    [
+        ("log", "the log could not be written or synced; restart the server"),
+        ("tables", "the tables could not be synced; restart the server, or send RIVERBED REPAIR"),
+    ],
+)
+def test_what_begins_with_a_checkpoint_says_what_to_do_after_the_disk_has_failed(
+    tmp_path: Path, failed: str, told: str
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "SAVE")
+        if failed == "log":
+            ticks.files.fail("sync", errno.EIO)
+            await ticks.ask(client, "XADD s 1-2 f v")
+        else:
+            ticks.engine.tables.distrust("the disk has failed")
+            await ticks.ask(client, "XADD s 1-2 f v", "SAVE")
+        for line, what in (
+            *(("SAVE", "checkpoint"), ("BGSAVE", "checkpoint"), ("DEBUG RELOAD", "checkpoint")),
+            *(("BGREWRITEAOF", "rewrite of the log"), ("RIVERBED SNAPSHOT", "snapshot")),
+        ):
+            assert await ticks.ask(client, line) == [f"-ERR no {what}: {told}\r\n".encode()]
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
 def test_while_the_tables_cannot_be_committed_the_log_is_synced_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
