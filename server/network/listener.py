@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from riverbed.server.assembly import Server, open_server
-from riverbed.server.execution.admission import is_loopback
 from riverbed.server.network.addresses import Addresses, accept, require_unused
-from riverbed.server.network.connection import Connection, peer_name
 from riverbed.server.network.glance import Glance
+from riverbed.server.network.guarded import GuardedConnection
 from riverbed.server.network.leaving import Leaving
 from riverbed.server.start.last_words import kept_last_words
 from riverbed.server.version import VERSION
@@ -27,16 +26,8 @@ from riverbed.store.disk.real_files import naming
 if TYPE_CHECKING:
     from riverbed.server.config.config import Config
     from riverbed.server.prometheus.page import Metrics
-    from riverbed.server.tls.handshakes import Handshakes
 
 log = logging.getLogger("riverbed")
-
-TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
-PROTECTED = (
-    b"-DENIED Riverbed is running in protected mode because protected mode is enabled and no password is set. In "
-    b"this mode connections are only accepted from the loopback interface. Set requirepass, or protected-mode no.\r\n"
-)
-
 
 _MAX_KEEP_ALIVE_S: Final = 32767  # Linux takes no more
 
@@ -81,10 +72,10 @@ class Listener:
             self._servers.append(await loop.create_unix_server(self._accept_local, sock=sock, backlog=backlog))
 
     def _accept(self) -> asyncio.Protocol:
-        return _GuardedConnection(self.server, self._handshakes, self._leaving)
+        return GuardedConnection(self.server, self._handshakes, self._leaving)
 
     def _accept_local(self) -> asyncio.Protocol:
-        return _GuardedConnection(self.server, self._handshakes, self._leaving, self.config.unixsocket)
+        return GuardedConnection(self.server, self._handshakes, self._leaving, self.config.unixsocket)
 
     def _accept_tls(self) -> asyncio.BaseProtocol:
         return self.server.tls.accept(self._handshakes, self._accept, self._refuses_handshakes)
@@ -155,40 +146,6 @@ def make_unix_socket(config: Config) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-class _GuardedConnection(Connection):
-    """Refuses clients beyond `maxclients`, and strangers in protected mode."""
-
-    def __init__(self, server: Server, handshakes: Handshakes, leaving: Leaving, unix_path: str = "") -> None:
-        """`handshakes` become clients soon, and take their places already."""
-        super().__init__(server.executor, leaving, unix_path)
-        self._stopping = server.stopping
-        self._handshakes = handshakes
-
-    def _begin(self, transport: asyncio.Transport) -> None:
-        if self._stopping.is_ending:  # the system had accepted it when the listener closed
-            transport.abort()
-            return
-        refusal = self._refusal(transport)
-        if refusal is not None:
-            transport.write(refusal)
-            transport.close()
-            return
-        super()._begin(transport)
-
-    def _refusal(self, transport: asyncio.Transport) -> bytes | None:
-        """The line that turns a client away, None for one that may stay.  Raises ConnectionResetError."""
-        executor = self._executor
-        config = executor.config
-        if len(executor.context.sessions) + len(self._handshakes) >= config.maxclients:
-            executor.stats.connections_rejected += 1
-            return TOO_MANY_CLIENTS
-        is_open = config.protected_mode and executor.context.users.default.lets_everybody_in
-        if is_open and not self._unix_path:
-            host, _ = peer_name(transport)
-            return None if is_loopback(host) else PROTECTED
-        return None
 
 
 def keep_alive(sock: socket.socket, seconds: int) -> None:

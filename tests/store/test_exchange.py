@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lmdb
 import pytest
 
 from riverbed.server.background.integrity.repair_worker import Remaking
@@ -266,7 +267,7 @@ def failed_tables(tmp_path: Path, files: Noting) -> Store:
     store = filled(tmp_path, files=files)
     store.checkpoint()
     store.engine.tables.distrust("the disk failed")
-    store.engine.checkpoints.failed(Refusal.TABLES_UNWRITTEN)
+    store.engine.checkpoints.refused(lmdb.Error(os.strerror(errno.EIO)))
     assert store.engine.refusal is Refusal.TABLES_FAILED
     return store
 

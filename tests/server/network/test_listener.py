@@ -12,8 +12,7 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -21,7 +20,9 @@ from riverbed.server.config.config import Config
 from riverbed.server.network import listener
 from riverbed.server.network.addresses import Addresses
 from riverbed.server.network.connection import Connection
-from riverbed.server.network.listener import TOO_MANY_CLIENTS, Listener
+from riverbed.server.network.guarded import TOO_MANY_CLIENTS
+from riverbed.server.network.leaving import Leaving
+from riverbed.server.network.listener import Listener
 from tests.conftest import StartRiverbed
 from tests.support.faults.silence import UnixClient
 from tests.support.raw import RawClient
@@ -347,13 +348,20 @@ def no_sense(name: str) -> Any:
 
 
 @pytest.mark.parametrize("ask", [no_such_peer, no_socket, no_sense, lambda name: None])
-def test_a_connection_that_cannot_begin_is_aborted_and_has_no_session(ask: Callable[[str], Any]) -> None:
-    executor = SimpleNamespace(stats=SimpleNamespace())
-    connection = Connection(cast("Any", executor), cast("Any", None))
-    transport = Transport(ask)
-    connection.connection_made(transport)
-    assert transport.is_aborted
-    connection.connection_lost(None)  # asks nothing of either
+def test_a_connection_that_cannot_begin_is_aborted_and_has_no_session(
+    tmp_path: Path, ask: Callable[[str], Any]
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        connection = Connection(ticks.executor, Leaving())
+        transport = Transport(ask)
+        connection.connection_made(transport)
+        assert transport.is_aborted
+        connection.connection_lost(None)  # asks nothing of either
+        assert not ticks.executor.context.sessions
+        ticks.close()
+
+    in_loop(body())
 
 
 def test_clients_have_the_keep_alive_that_is_set_when_they_come(tmp_path: Path) -> None:
