@@ -45,9 +45,10 @@ def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
         if kept is None:
             files.rename(made, state)
         files.sync_directory(engine.directory)
-        engine.state.take()
-        if kept is not None and failure is not None:
-            engine.tables.distrust(failure)  # they are the same as before, and may lack pages on the disk
+        doubt = failure if kept is not None else None  # of the same tables as before: the disk may lack pages of them
+        engine.state.take(may_commit=doubt is None)
+        if doubt is not None:
+            engine.tables.distrust(doubt)
     engine.settle_in()
     if kept is not None:
         raise kept

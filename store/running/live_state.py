@@ -132,14 +132,15 @@ class LiveState:
             self._keeper.sync()
         self._txn.tables.close()
 
-    def take(self, log: Log | None = None) -> None:
+    def take(self, log: Log | None = None, *, may_commit: bool = True) -> None:
         """Open the tables that are in the directory now, and replay what the log, or another one, holds beyond them.
 
-        Raises StoreError, OSError, lmdb.Error.
+        Without `may_commit` they stay as they are, for a start that is to go back to the last commit but one: what
+        opening commits would rest on the last one, and take that place.  Raises StoreError, OSError, lmdb.Error.
         """
         txn, keeper = self._txn, self._keeper
         changes = txn.changes
-        txn.change_tables(Tables(self._directory, self._options.map_bytes, syncs_later=True))
+        txn.change_tables(Tables(self._directory, self._options.map_bytes, syncs_later=may_commit))
         self.on_renumbered()
         if log is None:
             self._replay_tail()

@@ -254,12 +254,15 @@ def test_tables_that_could_not_be_synced_and_stay_are_not_trusted_again(tmp_path
     store.checkpoint()
     store.engine.tables.distrust("the disk failed")
     made = remade(store)
+    data = store.directory / STATE_DIRECTORY / "data.mdb"
+    before = data.read_bytes()
     files.broken = STATE_DIRECTORY
     with pytest.raises(OSError, match="busy"):
         exchange(store, made)
     assert store.engine.tables.failure == "the disk failed"
     store.engine.close(save=False)
     assert power_loss.is_in_doubt(store.directory / STATE_DIRECTORY)
+    assert data.read_bytes() == before  # with another commit, a start would go back to the one that failed
 
 
 def failed_tables(tmp_path: Path, files: Noting) -> Store:
