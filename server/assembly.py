@@ -222,6 +222,8 @@ class Server:
 
     def start(self) -> None:
         """Start the background work."""
+        if not self.engine.checkpoints.last_ok:  # that of the start; while writes are refused, no commit brings another
+            self.checkpoints.arm()
         self.maintenance.start()
         self.replication.start()
         self.rewriting.remove_leftovers()

@@ -13,6 +13,7 @@ import pytest
 from tests.support.faults.processes import failing_calls
 from tests.support.faults.processes.failing_calls import FailingCalls
 from tests.support.servers import RiverbedServer
+from tests.support.waiting import until
 
 _REFUSED = f"mdb_txn_commit: {os.strerror(errno.EIO)}"
 
@@ -42,6 +43,23 @@ def test_a_start_whose_tables_the_disk_refuses_says_so_and_goes_on(server: River
         with server.client() as again:
             assert again.ask("XLEN", "s") == b":2\r\n"
             assert again.ask("SAVE") == b"+OK\r\n"
+        assert server.stop() == 0
+
+
+def test_tables_that_a_start_could_not_write_are_written_although_nobody_writes(
+    server: RiverbedServer, calls: FailingCalls
+) -> None:
+    """Writes may be refused until they are: when more is in no table than a checkpoint may lack."""
+    with server, server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        client.ask("SAVE")
+        client.ask("XADD", "s", "2-1", "f", "v")
+        server.kill()
+        calls.fail("pwrite", errno.EIO, after=1, times=1)  # the first one is of LMDB's lock file
+        server.start()
+        assert "the tables could not be brought up to the log" in server.log_text()
+        with server.client() as again:
+            until(lambda: b"rdb_last_bgsave_status:ok" in again.ask("INFO", "persistence"), "a checkpoint")
         assert server.stop() == 0
 
 
