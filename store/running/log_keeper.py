@@ -51,10 +51,15 @@ class LogKeeper:
     # -- durable -------------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Make the log durable.  Raises LogWriteError."""
+        """Make the log durable.  Raises LogWriteError, and writes are refused then."""
         is_due = self.log.unsynced_bytes > 0
         begun = self._clock.monotonic()
-        self.log.writer.sync()
+        try:
+            self.log.writer.sync()
+        except LogWriteError as error:
+            if self.log.broken:
+                self._refusals.log_failed(error, is_broken=True)
+            raise
         if is_due:
             self.on_sync(self._clock.monotonic() - begun)
 

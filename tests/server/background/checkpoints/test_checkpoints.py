@@ -166,6 +166,24 @@ def test_what_begins_with_a_checkpoint_says_what_to_do_after_the_disk_has_failed
     in_loop(body())
 
 
+def test_a_log_that_fails_behind_tables_that_have_failed_refuses_writes_until_a_restart(tmp_path: Path) -> None:
+    """Nothing makes the tables again of such a log."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="no")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v", "SAVE")
+        ticks.engine.tables.distrust("the disk has failed")
+        await ticks.ask(client, "XADD s 1-2 f v", "SAVE")
+        assert ticks.engine.refusal is Refusal.TABLES_FAILED
+        ticks.files.fail("sync", errno.EIO)
+        ticks.server.checkpoints.sync_log()
+        assert ticks.engine.refusal is Refusal.LOG_FAILED
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
 def test_while_the_tables_cannot_be_committed_the_log_is_synced_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
