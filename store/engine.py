@@ -348,6 +348,8 @@ class Engine:
         if self.log.condition.refusal is not None:
             self.checkpoints.last_ok = False
             raise LogWriteError(self.log.condition.refusal)
+        if self.tables.failure is not None:  # here the state is as it was: else all of the log's tail is executed again
+            raise self.checkpoints.refused(lmdb.Error(self.tables.failure))
         if not self.tables.syncs_later:
             self.keeper.sync()  # before the tables, which are durable with their commit
         durability = Durability(self.log, self.tables, self.clock)

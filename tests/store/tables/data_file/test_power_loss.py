@@ -444,6 +444,29 @@ def test_tables_that_could_not_be_synced_take_no_other_commit_and_the_next_start
     store.engine.close()
 
 
+def test_a_checkpoint_of_tables_that_could_not_be_synced_does_not_execute_the_log_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server tries every second, and a replica's log goes on."""
+    store = Store(tmp_path / "d")
+    store.fill(b"s", 3)
+    store.checkpoint()
+    store.add(b"s", "4-0")
+    store.commit()
+    store.engine.tables.distrust("the disk failed")
+
+    def restore(changes: int) -> None:
+        raise AssertionError("nothing is to be undone")
+
+    monkeypatch.setattr(store.engine.state, "restore", restore)
+    for _ in range(2):
+        with pytest.raises(lmdb.Error, match=r"^the disk failed$"):
+            store.engine.checkpoint()
+    assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.TABLES_FAILED, False)
+    assert store.stream().length == 4
+    store.kill()
+
+
 def test_tables_are_not_believed_when_the_log_that_they_cover_could_not_be_synced(tmp_path: Path) -> None:
     store = Store(tmp_path / "d")
     store.fill(b"s", 3)
