@@ -132,9 +132,9 @@ class Refusal(enum.Enum):
 
 
 # The disk has failed, and it is not known which of the last writes it holds.
-UNTIL_A_RESTART: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))
+DISK_HAS_FAILED: Final = frozenset((Refusal.LOG_FAILED, Refusal.TABLES_FAILED))
 # The log takes nothing: what expires is hidden, and not deleted, or each read of it would fail.
-LOGS_NOTHING: Final = UNTIL_A_RESTART | {Refusal.LOG_UNWRITTEN, Refusal.DISK_FULL}
+LOGS_NOTHING: Final = DISK_HAS_FAILED | {Refusal.LOG_UNWRITTEN, Refusal.DISK_FULL}
 # Commands that make room go on, in what is kept free for them.
 NEARLY_FULL: Final = frozenset((Refusal.DISK_NEARLY_FULL, Refusal.MAP_NEARLY_FULL))
 # No more than what is kept free is left on the disk.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
-from riverbed.store.errors import LOGS_NOTHING, UNTIL_A_RESTART, Refusal
+from riverbed.store.errors import LOGS_NOTHING, DISK_HAS_FAILED, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.engine import Engine
@@ -99,7 +99,7 @@ class Gate:
         if refusal is None and not self.no_writes and not self.no_reads and not self.is_loading:
             return
         is_write = bool(flags & Flag.WRITE)
-        if refusal is not None and is_write and (flags & Flag.DENYOOM or refusal in UNTIL_A_RESTART):
+        if refusal is not None and is_write and (flags & Flag.DENYOOM or refusal in DISK_HAS_FAILED):
             raise CommandError(MISCONF[refusal])
         if self.no_writes and is_write:
             raise CommandError(self.no_writes)

@@ -99,7 +99,7 @@ def _renumber(places: Places) -> _Executed | None:
                 txn.abort()
             tables.make_durable()
             return executed
-    except (CorruptionError, lmdb.InvalidError, *TABLE_DAMAGE):
+    except (CorruptionError, lmdb.InvalidError, lmdb.VersionMismatchError, *TABLE_DAMAGE):
         return None
 
 

@@ -12,7 +12,7 @@ import os
 import lmdb
 
 from riverbed.store.databases.transaction import WriteTxn
-from riverbed.store.errors import UNTIL_A_RESTART, LogWriteError, Refusal
+from riverbed.store.errors import DISK_HAS_FAILED, LogWriteError, Refusal
 from riverbed.store.running.space import Space
 
 
@@ -55,7 +55,7 @@ class Refusals:
 
     def files_replaced(self, *, is_log_broken: bool) -> None:
         """End a refusal for files that are no longer in use, unless the log that is in use has failed."""
-        if self.reason in UNTIL_A_RESTART and not is_log_broken and self._txn.tables.failure is None:
+        if self.reason in DISK_HAS_FAILED and not is_log_broken and self._txn.tables.failure is None:
             self.reason = None
 
     def commit_failed(self, error: lmdb.Error) -> lmdb.Error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.store.errors import NEARLY_FULL, UNTIL_A_RESTART, Refusal
+from riverbed.store.errors import NEARLY_FULL, DISK_HAS_FAILED, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.disk.files import Files
@@ -106,7 +106,7 @@ class Space:
             return refusal
         self._unchecked_bytes = 0
         self._most_unchecked_bytes = reserve >> 4
-        if refusal in UNTIL_A_RESTART or (refusal in _WAITS_FOR_CHECKPOINT and self.is_overdue):
+        if refusal in DISK_HAS_FAILED or (refusal in _WAITS_FOR_CHECKPOINT and self.is_overdue):
             return refusal
         disk -= _PAGES_A_LOGGED_BYTE * self.uncommitted_bytes  # by the next checkpoint
         quota -= self.uncommitted_bytes
