@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from riverbed.server.commands.table import Flag
 from riverbed.server.errors import CommandError
-from riverbed.store.errors import LOGS_NOTHING, DISK_HAS_FAILED, Refusal
+from riverbed.store.errors import DISK_HAS_FAILED, LOGS_NOTHING, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.engine import Engine

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import lmdb
 
-from riverbed.store.errors import NEARLY_FULL, DISK_HAS_FAILED, Refusal
+from riverbed.store.errors import DISK_HAS_FAILED, NEARLY_FULL, Refusal
 
 if TYPE_CHECKING:
     from riverbed.store.disk.files import Files
