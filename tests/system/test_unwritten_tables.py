@@ -6,6 +6,7 @@ import contextlib
 import errno
 import itertools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,9 @@ def server(tmp_path: Path, calls: FailingCalls) -> RiverbedServer:
     return server
 
 
-def test_a_start_whose_tables_the_disk_refuses_says_so_and_goes_on(server: RiverbedServer, calls: FailingCalls) -> None:
+@contextlib.contextmanager
+def behind_its_log(server: RiverbedServer, calls: FailingCalls) -> Iterator[None]:
+    """The server, started where the disk refused the first write of its tables; it says so."""
     with server, server.client() as client:
         client.ask("XADD", "s", "1-1", "f", "v")
         client.ask("SAVE")
@@ -40,6 +43,11 @@ def test_a_start_whose_tables_the_disk_refuses_says_so_and_goes_on(server: River
         calls.fail("pwrite", errno.EIO, after=1, times=1)  # the first one is of LMDB's lock file
         server.start()
         assert f"the tables could not be brought up to the log, to be tried again: {_REFUSED}" in server.log_text()
+        yield
+
+
+def test_a_start_whose_tables_the_disk_refuses_says_so_and_goes_on(server: RiverbedServer, calls: FailingCalls) -> None:
+    with behind_its_log(server, calls):
         with server.client() as again:
             assert again.ask("XLEN", "s") == b":2\r\n"
             assert again.ask("SAVE") == b"+OK\r\n"
@@ -50,14 +58,7 @@ def test_tables_that_a_start_could_not_write_are_written_although_nobody_writes(
     server: RiverbedServer, calls: FailingCalls
 ) -> None:
     """Writes may be refused until they are: when more is in no table than a checkpoint may lack."""
-    with server, server.client() as client:
-        client.ask("XADD", "s", "1-1", "f", "v")
-        client.ask("SAVE")
-        client.ask("XADD", "s", "2-1", "f", "v")
-        server.kill()
-        calls.fail("pwrite", errno.EIO, after=1, times=1)  # the first one is of LMDB's lock file
-        server.start()
-        assert "the tables could not be brought up to the log" in server.log_text()
+    with behind_its_log(server, calls):
         with server.client() as again:
             until(lambda: b"rdb_last_bgsave_status:ok" in again.ask("INFO", "persistence"), "a checkpoint")
         assert server.stop() == 0

@@ -3,7 +3,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -15,11 +14,10 @@ from riverbed.store.disk.files import OsFiles
 from riverbed.store.errors import DamagedRowError, Refusal, StateLostError
 from riverbed.store.ids import StreamID
 from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
+from tests.support.faults.disks import tables_that_cannot_grow
 from tests.support.store.faulty_files import FaultyFiles
 from tests.support.store.planting import RefusingRows
 from tests.support.store.stores import Store, ids_of
-
-_PAGE = 4096
 
 
 @pytest.fixture
@@ -131,13 +129,8 @@ def test_a_start_whose_tables_the_disk_does_not_take_does_not_pass_for_one_on_a_
     store.commit()
     store.kill()
     store.files = FailingDisk()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # the log is shorter, and the tables are longer
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * _PAGE, limits[1]))
-    try:
+    with tables_that_cannot_grow():
         store.open()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (store.engine.refusal, store.engine.checkpoints.last_ok) == (Refusal.TABLES_UNWRITTEN, False)
     assert str(store.engine.recovery.unsaved).startswith("mdb_txn_commit: ")
     assert len(ids_of(store)) == 10

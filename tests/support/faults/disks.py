@@ -1,16 +1,30 @@
-"""Small disks to be filled, and one that refuses writes; to mount them takes root."""
+"""Small disks to be filled, files that grow no further, and a disk that refuses writes; to mount disks takes root."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 from tests.support.waiting import until
+
+_BLOCK_BYTES = 4096
+
+
+@contextlib.contextmanager
+def tables_that_cannot_grow() -> Iterator[None]:
+    """Meanwhile this process writes no file beyond three pages: a short log is shorter, and tables are longer."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * _BLOCK_BYTES, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @contextlib.contextmanager
@@ -24,9 +38,6 @@ def small_tmpfs(place: Path, size: int) -> Iterator[Path]:
         yield place
     finally:
         unmount(place)
-
-
-_BLOCK_BYTES = 4096
 
 
 class Ext4:

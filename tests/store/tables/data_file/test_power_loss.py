@@ -6,7 +6,6 @@ import errno
 import fcntl
 import os
 import random
-import resource
 import shutil
 import struct
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from riverbed.store.tables.data_file import power_loss
 from riverbed.store.tables.data_file.power_loss import DoubtError, is_in_doubt
 from riverbed.store.tables.environment import Tables
 from tests.conftest import base_seed
+from tests.support.faults.disks import tables_that_cannot_grow
 from tests.support.store.stores import Store, checkpoint_twice
 from tests.support.trees import tree
 
@@ -210,13 +210,8 @@ def test_a_start_on_a_full_disk_leaves_the_other_numbering_to_the_first_checkpoi
     store.kill()
     (store.directory / STATE_DIRECTORY / "in-use").write_text("another boot")
 
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # the log is shorter, and the tables are longer
-    resource.setrlimit(resource.RLIMIT_FSIZE, (3 * _PAGE, limits[1]))
-    try:
+    with tables_that_cannot_grow():
         store.open()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert numbered(store)[0] == before, "nothing was saved yet"
     store.engine.check_space()
     store.checkpoint()
