@@ -51,7 +51,7 @@ def settle_after_power_cut(places: Places, files: Files, *, load_truncated: bool
     power_loss.move_refused(places.state)
     has_settled = end_compaction(places, files)
     lost: Action | None = None
-    executed = _renumber(places) if was_cut or went_back is not None else None
+    executed = _renumbered(places) if was_cut or went_back is not None else None
     if was_cut:
         with contextlib.suppress(*((CorruptionError,) if load_truncated else ())):
             lost = _cut_lost_writes(places, files, load_truncated, executed)
@@ -78,7 +78,7 @@ class _Executed(NamedTuple):
     synced: LogPosition | None = None
 
 
-def _renumber(places: Places) -> _Executed | None:
+def _renumbered(places: Places) -> _Executed | None:
     """Have the tables say that streams have other numbers, as a start that finds the mark does; -> what they executed.
 
     None where they are damaged and do not tell that: those that are made in their place have a numbering of their own.

@@ -37,10 +37,15 @@ class Refusals:
         self.reason = self._space.judge(self._txn, self.reason)
 
     def log_failed(self, error: LogWriteError, *, is_broken: bool) -> None:
-        """Refuse writes, for good if the log is broken; a write that was cut off again may be retried."""
+        """Refuse writes, for good if the log is broken; a write that was cut off again may be retried.
+
+        That one ends no refusal of files that have failed before.
+        """
         cause = error.__cause__
         if is_broken:
             self.reason = Refusal.LOG_FAILED
+        elif self.reason in DISK_HAS_FAILED:
+            return
         elif isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             self.reason = Refusal.DISK_FULL
         else:

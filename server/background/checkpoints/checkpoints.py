@@ -36,6 +36,8 @@ log = logging.getLogger("riverbed")
 
 RETRY_S: Final = 1.0
 EVERYSEC_S: Final = 1.0
+# What goes on failing in the same way is logged once in so many seconds: a disk may be full for hours.
+TOLD_AGAIN_S: Final = 30.0
 # A checkpoint is due when this much was logged since the last, whatever the interval.  It writes the row of each stream
 # that has changed; if these are many it waits for a few times as much, or the rows would cost more than the entries.
 CHECKPOINT_BYTES: Final = 1 << 20
@@ -80,6 +82,8 @@ class Checkpoints:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._again_s = 0.0  # when the one that has failed is tried again, in the loop's time
+        self._told: tuple[str, type[Exception]] | None = None  # the failure that was logged last
+        self._told_s = 0.0  # when, in the loop's time
         self._is_due = False  # the next one, as soon as it may begin
         self._beginning = asyncio.Lock()  # held by the task that is about to begin the next one
         self._are_kept_off = False  # none begins because of what is logged, or of a timer
@@ -361,6 +365,7 @@ class Checkpoints:
     def _caught_up(self) -> None:
         """A checkpoint of all that is logged has begun: no other is due, and writes wait no longer."""
         self._is_due = False
+        self._told = None
         self._hold.end()
 
     def _synced(self, task: asyncio.Task[None], durability: Durability) -> None:
@@ -394,13 +399,21 @@ class Checkpoints:
         except StateLostError as error:
             self._ticks.give_up(error)
         except _FAILURES as error:
-            log.warning("%s failed, to be tried again: %s", what, error)
+            self._tell(what, error)
             if isinstance(error, TABLE_DAMAGE):
                 self._failures.damage_met()
             self._put_off()
         except Exception as error:
             log.error("%s failed, to be tried again", what, exc_info=error)
             self._put_off()
+
+    def _tell(self, what: str, error: Exception) -> None:
+        """Log that `what` has failed, unless that was logged a moment ago."""
+        now_s = self._loop.time()
+        failure = (what, type(error))
+        if failure != self._told or now_s >= self._told_s + TOLD_AGAIN_S:
+            log.warning("%s failed, to be tried again: %s", what, error)
+            self._told, self._told_s = failure, now_s
 
     def _put_off(self) -> None:
         self._try_again()

@@ -11,11 +11,11 @@ import lmdb
 import pytest
 
 from riverbed.store.disk.files import OsFiles
-from riverbed.store.errors import DamagedRowError, Refusal, StateLostError
+from riverbed.store.errors import DamagedRowError, LogWriteError, Refusal, StateLostError
 from riverbed.store.ids import StreamID
 from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
 from tests.support.faults.disks import tables_that_cannot_grow
-from tests.support.store.faulty_files import FaultyFiles
+from tests.support.store.faulty_files import BEYOND_PADDING, FaultyFiles
 from tests.support.store.planting import RefusingRows
 from tests.support.store.stores import Store, ids_of
 
@@ -137,6 +137,24 @@ def test_a_start_whose_tables_the_disk_does_not_take_does_not_pass_for_one_on_a_
     store.checkpoint()
     assert store.engine.checkpoints.last_ok
     store.engine.close()
+
+
+def test_a_full_disk_behind_tables_that_have_failed_does_not_end_their_refusal(faulty: Store) -> None:
+    """A replica's log goes on behind them, and a disk has room again."""
+    assert isinstance(faulty.files, FaultyFiles)
+    faulty.fill(b"s", 3)
+    faulty.commit()
+    faulty.engine.tables.distrust("the disk failed")
+    with pytest.raises(lmdb.Error, match=r"^the disk failed$"):
+        faulty.engine.checkpoint()
+    faulty.add(b"s", "4-0", words=(b"f", b"x" * BEYOND_PADDING))
+    faulty.files.free = 0
+    with pytest.raises(LogWriteError):
+        faulty.commit()
+    assert faulty.engine.refusal is Refusal.TABLES_FAILED
+    faulty.files.free = None
+    faulty.engine.check_space()
+    assert faulty.engine.refusal is Refusal.TABLES_FAILED
 
 
 def test_a_full_map_has_writes_wait_for_a_checkpoint_when_much_is_in_no_table(store: Store) -> None:

@@ -209,6 +209,39 @@ def test_while_the_tables_cannot_be_committed_the_log_is_synced_all_the_same(
     in_loop(body())
 
 
+def test_a_checkpoint_that_goes_on_failing_is_logged_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A disk that is full for a night would have the log filled with it; another failure is logged at once."""
+    errors: list[Exception] = []
+
+    def refuse(engine: Engine, *, divides_log: bool = False) -> Durability:
+        errors.append(lmdb.DiskError("no space") if len(errors) < 8 else DamagedRowError("a row"))
+        raise errors[-1]
+
+    def logged() -> list[str]:
+        return [record.message for record in caplog.records if "failed, to be tried again" in record.message]
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=10, auto_repair="no")
+        with monkeypatch.context() as patch:
+            patch.setattr(checkpoints, "RETRY_S", 0.01)
+            patch.setattr(Engine, "begin_checkpoint", refuse)
+            await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
+            await until_true(lambda: len(errors) == 8)
+            full = "checkpoint failed, to be tried again: no space"
+            assert logged() == [full]
+            await until_true(lambda: len(errors) == 12)
+            damaged = f"checkpoint failed, to be tried again: {errors[-1]}"
+            assert logged() == [full, damaged]
+            patch.setattr(checkpoints, "TOLD_AGAIN_S", 0.0)
+            await until_true(lambda: len(errors) == 14)
+            assert logged()[2:4] == [damaged, damaged]
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("asked", ["SAVE", "RIVERBED SNAPSHOT"])
 def test_a_checkpoint_that_fails_is_tried_again_whoever_has_asked_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
