@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.load.pauses import longest_pause_ms
 from benchmarks.load.traffic import info, load, read_for
 from benchmarks.report import Measurement
 from tests.support.servers import RedisServer, RiverbedServer, Server
@@ -23,6 +24,7 @@ from tests.support.servers import RedisServer, RiverbedServer, Server
 _COMMON = {"auto-aof-rewrite-percentage": 0}
 _REDIS = {"save": '""', "appendonly": "yes", "aof-use-rdb-preamble": "yes"}
 LOAD_TIMEOUT_S = 600.0
+_PAUSES_S = 2.0  # before each round; where there are pauses, there is one in each second or two
 
 
 class Contender(enum.Enum):
@@ -124,6 +126,7 @@ class Rig:
         self.is_recorded = is_recorded
         self.say = say
         self.directory = Path(tempfile.mkdtemp(prefix="riverbed-bench-", dir=parent))
+        self.pauses_ms: list[float] = []  # the longest of the machine itself, before each recorded round
         self._datasets: dict[tuple[Contender, int], Dataset] = {}
         self._with_pending: dict[Contender, Dataset] = {}
         self._rewritten: Dataset | None = None
@@ -138,6 +141,8 @@ class Rig:
     def turns(self, what: str) -> Iterator[Contender]:
         """Riverbed, Redis, Riverbed, Redis, as often as there are rounds."""
         for number in range(1, self.sizes.rounds + 1):
+            if self.is_recorded:
+                self.pauses_ms.append(longest_pause_ms(_PAUSES_S))
             for contender in Contender:
                 self.say(f"{what}, round {number} of {self.sizes.rounds}: {contender.value}")
                 yield contender

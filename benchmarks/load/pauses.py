@@ -1,0 +1,41 @@
+"""How long does the machine itself stand still?
+
+    python -m benchmarks.load.pauses SECONDS
+
+The processors of a virtual machine are taken away at times, when they are busy more than when they are not, and no
+counter of the machine shows that.  So each of them executes the same loop of about a millisecond again and again, with
+nothing else to do.  The longest one, less the median, is a pause that any server would have had.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from statistics import median
+from typing import Final
+
+_STEPS: Final = 20_000  # of a loop: 1 to 2 ms
+
+
+def longest_pause_ms(seconds: float) -> float:
+    """Keep all processors busy for so many seconds; -> the longest pause of one of them, in milliseconds."""
+    command = [sys.executable, "-m", "benchmarks.load.pauses", str(seconds)]
+    loops = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(os.cpu_count() or 1)]
+    return max(float(loop.communicate()[0]) for loop in loops)
+
+
+def _longest_of_one(seconds: float) -> float:
+    times = []
+    begun = now = time.perf_counter()
+    while now < begun + seconds:
+        for number in range(_STEPS):
+            number * number
+        before, now = now, time.perf_counter()
+        times.append(now - before)
+    return (max(times) - median(times)) * 1000
+
+
+if __name__ == "__main__":
+    print(_longest_of_one(float(sys.argv[1])))
