@@ -158,8 +158,8 @@ class Stopping:
     def look_soon(self) -> None:
         """Check after the current tick whether to end: a replica has caught up or left, or a long command has ended."""
         if self._until_s is not None and not self._is_due:
-            self._is_due = True
             self._loop.call_soon(self._look)
+            self._is_due = True
 
     def _look(self) -> None:
         self._is_due = False

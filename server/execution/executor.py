@@ -186,8 +186,8 @@ class Executor:
             session.in_line = True
             self._arrivals.append(session)
             if not self._tick_due:
-                self._tick_due = True
                 self._loop.call_soon(self._tick)
+                self._tick_due = True  # not before: where memory is short for the call, the next client makes it
         if size > SMALL_BYTES or session.account.owed or stats.bytes_in > self.accounts.alarm:
             self._bound_reading(session)
 
@@ -247,8 +247,8 @@ class Executor:
 
     def want_tick(self) -> None:
         if not self._tick_due:
-            self._tick_due = True
             self._loop.call_soon(self._tick)
+            self._tick_due = True
 
     # -- the tick ------------------------------------------------------------------------------------------------------
 

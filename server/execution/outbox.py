@@ -121,8 +121,8 @@ class Outbox:
 
     def _want_drain(self) -> None:
         if not self._drain_due:
-            self._drain_due = True
             self._loop.call_soon(self._drain)
+            self._drain_due = True
 
     def _drain(self) -> None:
         self._drain_due = False

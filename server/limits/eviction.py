@@ -40,8 +40,8 @@ class Evictor:
     def _evict_soon(self) -> None:
         """Evict between two ticks, for there may be a command of the client under way."""
         if not self._is_due:
-            self._is_due = True
             self._loop.call_soon(self._evict)
+            self._is_due = True
 
     def _evict(self) -> None:
         self._is_due = False

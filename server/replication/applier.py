@@ -87,9 +87,9 @@ class Applier:
     def work_soon(self, delay_s: float = 0.0) -> None:
         """Apply a slice of what has come, in a turn of its own."""
         if not self._is_due:
-            self._is_due = True
             failed = self._user.damaged
             self._needs.tasks.soon("applying what the primary sends", self._work, failed=failed, delay_s=delay_s)
+            self._is_due = True
 
     def _work(self) -> None:
         self._is_due = False

@@ -329,8 +329,8 @@ class Follower:
 
     def _take_soon(self) -> None:
         if not self._is_due:
-            self._is_due = True
             self._needs.tasks.soon("taking over what a full sync brings", self._take, failed=self.damaged)
+            self._is_due = True
 
     def _take(self) -> None:
         """Take over a slice of the log that the full sync has received."""

@@ -91,8 +91,8 @@ class Handshakes:
 
     def _step_later(self) -> None:
         if not self._is_due:
-            self._is_due = True
             self._loop.call_soon(self._step)
+            self._is_due = True
 
     def _step(self) -> None:
         self._is_due = False

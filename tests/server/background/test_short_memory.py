@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,27 @@ def test_a_commit_that_ends_early_logs_its_batch_once(tmp_path: Path) -> None:
         await ticks.ask(client, "XADD s 2-1 f v", "SAVE")
         assert ticks.executor.gave_up
         assert await restarted(ticks, tmp_path) == b":2\r\n"
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("by_request", [True, False])
+def test_a_tick_that_the_loop_has_no_memory_for_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_request: bool
+) -> None:
+    """No client was answered any more: all believed that it would come."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, other = ticks.connect(), ticks.connect()
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "call_soon", once(loop.call_soon))
+        ask = partial(client.send, "XADD s 1-1 f v") if by_request else ticks.executor.want_tick
+        with pytest.raises(MemoryError):
+            ask()
+        assert await ticks.ask(other, "PING") == [b"+PONG\r\n"]
+        assert client.replies() == ([b"$3\r\n1-1\r\n"] if by_request else [])
+        ticks.close()
 
     in_loop(body())
 
