@@ -42,7 +42,18 @@ class Outbox:
         self._drain_due = False
 
     def release(self, ran: list[Session]) -> None:
-        """Send the replies of these sessions, and attend to the sessions that need more than that."""
+        """Send the replies of these sessions, and attend to the sessions that need more than that.
+
+        Where that fails all of them are cut off: one has lost its replies, and others would wait for theirs.
+        """
+        try:
+            self._release(ran)
+        except Exception:
+            for session in ran:
+                session.abort()
+            raise
+
+    def _release(self, ran: list[Session]) -> None:
         late = self._late
         clock = self._monotonic
         end = clock() + self.turn_s
@@ -146,8 +157,13 @@ class Outbox:
         self._send_late(next(iter(self._late)))
 
     def _send_late(self, session: Session) -> None:
-        for data in _with_large_apart(self._late.pop(session)):
-            session.send(data)
+        try:
+            for data in _with_large_apart(self._late.pop(session)):
+                session.send(data)
+        except Exception:  # it would mistake later replies for those that are lost
+            log.exception("late replies to client %d are lost", session.id)
+            session.abort()
+            return
         session.late_bytes = 0
         session.refresh()
         session.settle()
@@ -214,7 +230,11 @@ def _send_now(session: Session) -> int:
     size = len(data)
     session.bytes_out += size
     send = session.send
-    send(data)
+    try:
+        send(data)
+    except Exception:  # the client would mistake later replies for these
+        session.abort()
+        raise
     return size
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -198,6 +199,51 @@ def test_a_client_that_asks_in_the_turn_of_a_message_is_answered_before_its_subs
         assert late(ticks, subscribers) == 30
         await ticks.settle()
         assert all(b"hello" in client.replies()[0] for client in subscribers)
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_late_reply_that_cannot_be_sent_costs_its_client_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would take later replies for those that are lost; and those behind it waited for other replies to be late."""
+
+    def fail(data: bytes) -> NoReturn:
+        raise MemoryError
+
+    async def body() -> None:
+        ticks = hurried_ticks(tmp_path)
+        clients = crowd(ticks, 8)
+        for client in clients:
+            client.send("PING")
+        await turn()
+        assert late(ticks, clients) == 6
+        clients[4].session.send = fail
+        await ticks.settle()
+        assert [client.is_closed for client in clients] == [number == 4 for number in range(8)]
+        assert [len(client.replies()) for client in clients] == [number != 4 for number in range(8)]
+        assert f"late replies to client {clients[4].session.id} are lost" in caplog.text
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_reply_that_cannot_be_sent_costs_the_clients_of_its_tick_alone(tmp_path: Path) -> None:
+    """One has lost it, and those behind it waited for theirs until they asked for something else."""
+
+    def fail(data: bytes) -> NoReturn:
+        raise RuntimeError("a bug")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        clients, other = crowd(ticks, 3), ticks.connect()
+        clients[1].session.send = fail
+        for client in clients:
+            client.send("PING")
+        await ticks.settle()
+        assert [client.is_closed for client in clients] == [True] * 3
+        assert await ticks.ask(other, "PING") == [b"+PONG\r\n"]
         ticks.close()
 
     in_loop(body())

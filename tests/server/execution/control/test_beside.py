@@ -685,6 +685,36 @@ def test_clients_whose_requests_a_bug_beside_a_transaction_has_lost_are_cut_off(
     in_loop(body())
 
 
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_clients_whose_replies_beside_a_transaction_cannot_be_sent_are_cut_off(
+    tmp_path: Path, error: type[Exception]
+) -> None:
+    """One would mistake later replies for those that are lost, and others would wait for theirs."""
+
+    def fail(data: bytes) -> None:
+        raise error
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, before, broken, behind, last = [ticks.connect() for _ in range(5)]
+        broken.session.send = fail
+
+        def come(look: int) -> None:
+            if look == 2:
+                for each in (before, broken, behind):
+                    each.send("PING")
+            if look == 4:
+                last.send("PING")
+
+        Glances(ticks, come)
+        assert await execute(ticks, client, *WRITES) == WHOLE
+        assert [each.is_closed for each in (client, before, broken, behind, last)] == [False, True, True, True, False]
+        assert last.replies() == [PONG]
+        ticks.close()
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("how", ["end", "leave"])
 def test_a_client_that_hangs_up_in_the_middle_has_its_transaction_done(tmp_path: Path, how: str) -> None:
     async def body() -> None:
