@@ -55,7 +55,7 @@ class Glance:
                 return
             session = self._sessions[fd]
             connection = cast(Connection, session.peer)
-            if session.must_wait or not connection.is_reading or not _read(fd, connection.receiver):
+            if session.must_wait or not connection.is_reading or not _read(fd, connection):
                 self.leave(session)
 
     def _learn(self, end: float) -> None:
@@ -85,17 +85,23 @@ class Glance:
         self._unread.clear()
 
 
-def _read(fd: int, receiver: asyncio.BaseProtocol) -> bool:
-    """Hand over what the socket has; -> whether there was something."""
+def _read(fd: int, connection: Connection) -> bool:
+    """Hand over what the socket has; -> whether there was something.  Where that fails the client is cut off."""
+    receiver = connection.receiver
+    data, count = b"", 0
     try:
         if isinstance(receiver, asyncio.BufferedProtocol):
             count = os.readv(fd, [receiver.get_buffer(-1)])
-            if count:
-                receiver.buffer_updated(count)
-            return count > 0
-        data = os.read(fd, _READ_BYTES)
+        else:
+            data = os.read(fd, _READ_BYTES)
     except OSError:
         return False
-    if data:
-        cast(asyncio.Protocol, receiver).data_received(data)
-    return bool(data)
+    try:
+        if data:
+            cast(asyncio.Protocol, receiver).data_received(data)
+        elif count:
+            cast(asyncio.BufferedProtocol, receiver).buffer_updated(count)
+    except Exception:  # as the loop does: what comes behind lost bytes may be taken for requests
+        connection.abort()
+        raise
+    return bool(data) or count > 0

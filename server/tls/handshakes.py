@@ -98,7 +98,12 @@ class Handshakes:
         self._is_due = False
         end = time.perf_counter() + TURN_S
         while (connection := self._next()) is not None:
-            connection.shake()
+            try:
+                connection.shake()
+            except Exception:  # what it has sent may be lost; the others go on
+                connection.give_up()
+                self._step_later()
+                raise
             if time.perf_counter() >= end:
                 self._step_later()
                 return

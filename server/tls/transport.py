@@ -278,7 +278,11 @@ class TlsTransport(asyncio.BufferedProtocol, asyncio.Transport):
             return
         data, self._unread = self._unread, b""
         if data:
-            self._hand_over(data)
+            try:
+                self._hand_over(data)
+            except Exception as error:  # as the loop does: what comes behind lost bytes may be taken for requests
+                self._fail(error)
+                raise
         if self._has_ended:
             self._tell_end()  # also when the last piece has paused reading: no other call would
         elif self.is_reading():

@@ -173,6 +173,31 @@ def test_a_look_begins_where_the_time_of_the_last_one_was_up(monkeypatch: pytest
         glance.end()
 
 
+class FailingClient(SlowClient):
+    """One whose bytes there is no memory for."""
+
+    is_cut_off = False
+
+    def data_received(self, data: bytes) -> None:
+        raise MemoryError
+
+    def abort(self) -> None:
+        self.is_cut_off = True
+
+
+def test_a_client_whose_bytes_are_lost_is_cut_off() -> None:
+    """What it sends next would be taken for requests, as if it followed what came before."""
+    own, far = socket.socketpair()
+    with own, far:
+        client, glance = FailingClient(own), Glance()
+        glance.begin(cast(list[Session], [client]))
+        far.send(b"x")
+        with pytest.raises(MemoryError):
+            glance.read()
+        assert client.is_cut_off
+        glance.end()
+
+
 class CountingClient(SlowClient):
     """One that counts how often its socket is asked for."""
 

@@ -86,3 +86,24 @@ def test_a_connection_that_is_lost_makes_room_for_a_newcomer() -> None:
         await until_true(lambda: waiting.steps == 1)
 
     asyncio.run(scene())
+
+
+class BrokenPeer(Peer):
+    """One whose handshake meets a defect."""
+
+    def shake(self) -> None:
+        raise RuntimeError("a bug")
+
+
+def test_a_defect_costs_one_handshake_alone() -> None:
+    async def scene() -> None:
+        errors: list[Exception] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        handshakes = Handshakes(time.monotonic)
+        first, broken, last = Peer(handshakes), BrokenPeer(handshakes), Peer(handshakes)
+        await until_true(lambda: [peer.steps for peer in (first, last)] == [1, 1])
+        assert [peer.is_cut_off for peer in (first, broken, last)] == [False, True, False]
+        assert list(map(str, errors)) == ["a bug"]
+        handshakes.close()
+
+    asyncio.run(scene())

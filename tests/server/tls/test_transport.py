@@ -133,6 +133,30 @@ def test_the_end_is_told_behind_the_last_piece_that_was_kept(certificates: Certi
     in_loop(body())
 
 
+def test_a_connection_whose_kept_bytes_are_lost_is_cut_off(
+    certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes next would be taken for requests, as if it followed what came before."""
+
+    def fail(nbytes: int) -> None:
+        raise MemoryError
+
+    async def body() -> None:
+        errors: list[Exception] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+        user, sock = User(), Socket()
+        transport, client, outgoing = await connected(certificates, user, sock)
+        client.write(b"a" * 2 * PIECE)
+        deliver(transport, outgoing.read())
+        monkeypatch.setattr(user, "buffer_updated", fail)
+        transport.resume_reading()
+        await asyncio.sleep(0)
+        assert list(map(type, errors)) == [MemoryError]
+        assert sock.is_cut_off
+
+    in_loop(body())
+
+
 class KeyChanges:
     """OpenSSL in the midst of records that have no data: it takes them all in, for a while, and wants more."""
 
