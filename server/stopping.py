@@ -239,8 +239,9 @@ class Stopping:
         """Make the checkpoint that SHUTDOWN SAVE insists on; -> whether the stop goes on."""
         try:
             self._checkpoint()
-        except CommandError as error:
-            log.warning("%s", error.text.decode(errors="replace").removeprefix("ERR "))
+        except (CommandError, MemoryError) as error:
+            text = error.text if isinstance(error, CommandError) else b"not enough memory for the checkpoint"
+            log.warning("%s", text.decode(errors="replace").removeprefix("ERR "))
             if self._force:
                 log.warning("Error trying to save the DB. Exit anyway.")
                 self._save = False

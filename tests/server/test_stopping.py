@@ -461,6 +461,29 @@ def test_damage_that_a_checkpoint_meets_is_a_failure_as_others_are(
     in_loop(body())
 
 
+def test_a_checkpoint_that_finds_no_memory_is_a_failure_as_others_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes waited for ever, and no signal ended the server."""
+
+    def find_no_memory(_: Engine) -> Durability:
+        raise MemoryError
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client, asker = ticks.connect(), ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "begin_checkpoint", find_no_memory)
+            assert await ticks.ask(asker, "SHUTDOWN SAVE") == [NOT_STOPPED]
+            assert await ticks.ask(client, "XADD s 2-1 f v") == [b"$3\r\n2-1\r\n"]
+            assert await ticks.ask(asker, "SHUTDOWN SAVE FORCE") == []
+        assert ticks.server.stopping.begun_to_end.is_set()
+        assert await ticks.server.finish() == 0
+
+    in_loop(body())
+
+
 @pytest.mark.parametrize("error", [StateLostError("planted"), DamagedRowError("a row"), LogWriteError("planted")])
 def test_a_stop_whose_last_checkpoint_fails_says_so_whatever_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
