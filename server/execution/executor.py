@@ -326,6 +326,7 @@ class Executor:
         Raises StateLostError.
         """
         begun = self._time()
+        self.failures.restore_lost()
         self.sliced_commands.finish_writes()
         self.queue.clear()
         sessions = list(self.context.sessions.values())

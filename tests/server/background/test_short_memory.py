@@ -377,3 +377,31 @@ def test_a_read_that_memory_is_too_short_for_loses_neither_deliveries_nor_acknow
         again.close()
 
     in_loop(body())
+
+
+@pytest.mark.once  # it is not seen which function the compiled form calls
+def test_a_long_command_that_a_stop_ends_finds_what_memory_has_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were to be put into the tables between two of its slices."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        client = ticks.connect()
+        ids = [f"{number}-0" for number in range(1, 2001)]
+        await ticks.ask(client, *(f"XADD s {entry_id} f v" for entry_id in ids), "XGROUP CREATE s g 0")
+        await ticks.ask(client, "XREADGROUP GROUP g Alice COUNT 1000 STREAMS s >")
+        ticks.engine.checkpoint()
+        await ticks.ask(client, "XREADGROUP GROUP g Bob COUNT 1000 STREAMS s >")
+        client.send(f"XACK s g {' '.join(ids)}")
+        await asyncio.sleep(0)
+        assert ticks.executor.sliced_commands.is_writing()
+        with monkeypatch.context() as patch:
+            patch.setattr(pel, "replace_runs", once(pel.replace_runs))
+            with pytest.raises(MemoryError):
+                ticks.engine.checkpoint()
+        ticks.executor.let_go()
+        assert client.replies() == [b":2000\r\n"]
+        ticks.close()
+
+    in_loop(body())
