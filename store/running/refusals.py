@@ -52,8 +52,8 @@ class Refusals:
             self.reason = Refusal.LOG_UNWRITTEN
 
     def tables_failed(self, reason: Refusal) -> None:
-        """Refuse writes, for good if the tables could not be synced; an earlier reason stays."""
-        if self._txn.tables.failure is not None:
+        """Refuse writes, for good if the tables could not be synced; an earlier one stays, a failed log always."""
+        if self._txn.tables.failure is not None and self.reason is not Refusal.LOG_FAILED:
             self.reason = Refusal.TABLES_FAILED
         elif self.reason is None:
             self.reason = reason

@@ -14,6 +14,7 @@ from riverbed.server.background.checkpoints import checkpoints
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.running.checkpoint import Durability
+from riverbed.store.tables.environment import Tables
 from tests.support.rewriter import Rewriter
 from tests.support.ticks import Ticks, in_loop
 from tests.support.waiting import until_true
@@ -178,6 +179,30 @@ def test_a_log_that_fails_behind_tables_that_have_failed_refuses_writes_until_a_
         assert ticks.engine.refusal is Refusal.TABLES_FAILED
         ticks.files.fail("sync", errno.EIO)
         ticks.server.checkpoints.sync_log()
+        assert ticks.engine.refusal is Refusal.LOG_FAILED
+        ticks.close(save=False)
+
+    in_loop(body())
+
+
+def test_tables_that_fail_behind_a_log_that_has_failed_do_not_name_a_repair_as_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails while it has a checkpoint of a log that is durable."""
+
+    def fail(tables: Tables) -> None:
+        tables.distrust("the disk has failed")
+        raise lmdb.DiskError("the disk has failed")
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000, appendfsync="always")
+        client = ticks.connect()
+        await ticks.ask(client, "XADD s 1-1 f v")
+        ticks.engine.begin_checkpoint()
+        monkeypatch.setattr(Tables, "sync", fail)
+        ticks.files.fail("sync", errno.EIO)
+        [reply] = await ticks.ask(client, "XADD s 1-2 f v")
+        assert reply.startswith(b"-MISCONF Errors writing to the AOF file: ")
         assert ticks.engine.refusal is Refusal.LOG_FAILED
         ticks.close(save=False)
 
