@@ -359,13 +359,16 @@ class Log:
             fd = self.home.create_file(file.name)
             try:
                 writer.begin_successor(fd, file.seq, preface)
-            except OSError:
-                self._files.close(fd)
+                return self.listing.begin(manifest, lambda error: self._next_is_listed(path, error), (writer.fd, fd))
+            except (OSError, MemoryError):
+                if writer.successor is None:
+                    self._files.close(fd)
+                else:
+                    writer.drop_successor()
                 self._files.unlink(path)
                 raise
         except OSError as error:
             raise LogWriteError(f"the next file of the log could not be begun: {error}") from error
-        return self.listing.begin(manifest, lambda error: self._next_is_listed(path, error), (writer.fd, fd))
 
     def _next_is_listed(self, path: Path, error: LogWriteError | None) -> None:
         """Change to the file `path`, or go on with the current one, when the file could not be listed."""

@@ -414,6 +414,22 @@ def test_a_file_whose_beginning_memory_is_too_short_to_end_is_closed_once(monkey
     close.assert_called_once()
 
 
+def test_a_file_that_memory_is_too_short_to_begin_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches went to it as well, and nothing was ever to list it."""
+    files = FaultyFiles()
+    log = open_log(ROOT, files)
+    append(log, ALL[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(log.listing, "begin", MagicMock(side_effect=MemoryError))
+        with pytest.raises(MemoryError):
+            begin_next(log)
+    assert log.lasting_end == log.end
+    append(log, ALL[1])
+    assert not files.exists(SECOND)
+    log.close()
+    assert found(files) == ALL[:2]
+
+
 def test_nothing_is_begun_behind_a_file_that_takes_no_appends() -> None:
     files = FaultyFiles()
     log = open_log(ROOT, files)
