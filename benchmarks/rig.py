@@ -10,13 +10,13 @@ import enum
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.load.background import rewrite_log
 from benchmarks.load.pauses import longest_pause_ms
-from benchmarks.load.traffic import info, load, read_for
+from benchmarks.load.traffic import load, read_for
 from benchmarks.report import Measurement
 from tests.support.servers import RedisServer, RiverbedServer, Server
 
@@ -191,20 +191,15 @@ class Rig:
         """Redis's data set after BGREWRITEAOF: an RDB file instead of the log as it was written."""
         if self._rewritten is None:
             dataset = self.dataset(Contender.REDIS, entries)
-            with self.opened(Contender.REDIS, self.copy(dataset)) as server, server.client() as client:
+            with self.opened(Contender.REDIS, self.copy(dataset)) as server:
                 self.say(f"rewriting {entries:,} entries: Redis")
-                client.ask("BGREWRITEAOF")
-                while info(server.port, "persistence")["aof_rewrite_in_progress"] != "0":
-                    time.sleep(0.1)
+                rewrite_log(server)
                 self._rewritten = Dataset(server.directory, entries, dataset.loaded_private_bytes)
         return self._rewritten
 
     def opened(self, contender: Contender, directory: Path) -> Server:
-        """A running server on `directory`, which may take it long to load."""
-        server = self.server(contender, "everysec", directory)
-        server.spawn()
-        server.wait_ready(LOAD_TIMEOUT_S)
-        return server
+        """A running server on `directory`, which may take it long to load.  One that does not come up is killed."""
+        return self.server(contender, "everysec", directory).start(LOAD_TIMEOUT_S)
 
     def copy(self, dataset: Dataset) -> Path:
         self.say(f"copying {dataset.entries:,} entries")

@@ -8,15 +8,15 @@ is asked how many entries a second fifty clients can append.
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from typing import Final
 
+from benchmarks.load.background import rewritten_after
 from benchmarks.load.pacer import DEPTH, pace
 from benchmarks.load.probe import Probe
 from benchmarks.load.traffic import CLIENTS, measure
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
-from benchmarks.waits.latency import rewrite
 from tests.support.faults.processes.slow_sync import SlowSync
 from tests.support.servers import Server
 
@@ -27,7 +27,7 @@ _OVERHEAD_MS: Final = 1  # of a turn of all clients, about, besides the delay
 # Of what Redis bears: a load that both carry with room to spare, and one beside which clients notice a rewrite.
 _BUSY: Final = 1 / 2, "half load"
 _QUIET: Final = 1 / 8, "an eighth, a rewrite"
-_REWRITE_AFTER_S: Final = 1.0
+_REWRITE_AFTER: Final = 1 / 5  # of the time for which there is load
 
 
 def answer(rig: Rig) -> Answer:
@@ -87,11 +87,8 @@ def _append_synced(rig: Rig, contender: Contender, disk: SlowSync, delay_ms: int
 
 def _observe(server: Server, rate: float, window_s: float, *, does_rewrite: bool) -> tuple[float, float, float]:
     """-> XADDs a second, p99.9 of their pipelines in ms, and the longest PING in ms."""
-    rewriting = threading.Timer(_REWRITE_AFTER_S, rewrite, (server,))
-    with Probe(server.port) as probe:
+    with Probe(server.port) as probe, contextlib.ExitStack() as around:
         if does_rewrite:
-            rewriting.start()
+            around.enter_context(rewritten_after(server, window_s * _REWRITE_AFTER))
         found = pace(server.port, rate, window_s)
-        if does_rewrite:
-            rewriting.join()
     return found.rate * DEPTH, found.p999_ms, probe.latency.longest_ms

@@ -11,13 +11,13 @@ with the data.
 from __future__ import annotations
 
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.load.background import rewrite_log
 from benchmarks.load.toolrun import run_tool
-from benchmarks.load.traffic import FIRST_MS, TIMEOUT_S, info, load, read_for
+from benchmarks.load.traffic import FIRST_MS, TIMEOUT_S, load, read_for
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
 from tests.support.raw import RawClient
@@ -28,7 +28,6 @@ _KEY: Final = "events"
 _GROUP: Final = "workers"
 _KEPT: Final = 10  # one of ten
 _IDS_A_COMMAND: Final = 900
-_LOOK_S: Final = 0.01
 _SHOWN: Final = 1000
 _LOOKS: Final = (
     ("XLEN", _KEY),
@@ -131,11 +130,7 @@ def _log_bytes(directory: Path) -> int:
 
 def _rewrite(rig: Rig, directory: Path) -> float:
     """-> seconds"""
-    with rig.opened(Contender.REDIS, directory) as server, server.client() as client:
-        begun = time.perf_counter()
-        client.ask("BGREWRITEAOF")
-        while info(server.port, "persistence")["aof_rewrite_in_progress"] != "0":
-            time.sleep(_LOOK_S)
-        seconds = time.perf_counter() - begun
+    with rig.opened(Contender.REDIS, directory) as server:
+        seconds = rewrite_log(server)
         server.stop()
     return seconds

@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from benchmarks.load.background import bgsave, rewrite_log
 from benchmarks.load.pacer import DEPTH, Pace, pace
 from benchmarks.load.probe import Probe
-from benchmarks.load.traffic import CLIENTS, info
+from benchmarks.load.traffic import CLIENTS
 from benchmarks.report import Answer, Budget, Measurement, at_most, below
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from tests.support.servers import Server
@@ -41,7 +42,7 @@ def answer(rig: Rig) -> Answer:
 
     for contender in rig.turns(f"latency with {entries:,} entries"):
         highest = 0.0
-        for what, work in ((_PLAIN, None), (_REWRITE, rewrite), (_SNAPSHOT, _snapshot(contender))):
+        for what, work in ((_PLAIN, None), (_REWRITE, rewrite_log), (_SNAPSHOT, _snapshot(contender))):
             # a server of its own: what rewrites and snapshots leave to the disk and to memory is theirs
             directory = rig.copy(rig.dataset(contender, entries))
             with rig.opened(contender, directory) as server:
@@ -73,7 +74,7 @@ def answer(rig: Rig) -> Answer:
 
 
 def _observe(
-    server: Server, rate: float, window_s: float, work: Callable[[Server], None] | None
+    server: Server, rate: float, window_s: float, work: Callable[[Server], object] | None
 ) -> tuple[Pace, float, float]:
     """-> what the pipelines saw, the longest PING, and what the host took of the processors' time, in milliseconds."""
     time.sleep(_SETTLE_S)
@@ -96,7 +97,7 @@ def _stolen_ms() -> float:
 
 
 @contextlib.contextmanager
-def _over_and_over(server: Server, work: Callable[[Server], None]) -> Iterator[None]:
+def _over_and_over(server: Server, work: Callable[[Server], object]) -> Iterator[None]:
     """Do `work` again and again meanwhile; an error in it ends the benchmark."""
     is_over = threading.Event()
     errors: list[Exception] = []
@@ -119,38 +120,14 @@ def _over_and_over(server: Server, work: Callable[[Server], None]) -> Iterator[N
         raise errors[0]
 
 
-def rewrite(server: Server) -> None:
-    """Rewrite the log, and wait for the end."""
-    with server.client() as client:
-        _begin(client.ask("BGREWRITEAOF"))
-    _wait_until_over(server, "aof_rewrite_in_progress")
-
-
-def _snapshot(contender: Contender) -> Callable[[Server], None]:
-    return _snapshot_riverbed if contender is Contender.RIVERBED else _snapshot_redis
+def _snapshot(contender: Contender) -> Callable[[Server], object]:
+    return _snapshot_riverbed if contender is Contender.RIVERBED else bgsave
 
 
 def _snapshot_riverbed(server: Server) -> None:
     with server.client(timeout_s=LOAD_TIMEOUT_S) as client:
         if client.tree("RIVERBED", "SNAPSHOT").children is None:
             raise AssertionError("the snapshot failed")
-        _begin(client.ask("RIVERBED", "SNAPSHOT", "KEEP", 1))
-
-
-def _snapshot_redis(server: Server) -> None:
-    with server.client() as client:
-        _begin(client.ask("BGSAVE"))
-    _wait_until_over(server, "rdb_bgsave_in_progress")
-
-
-def _begin(reply: bytes) -> None:
-    if reply.startswith(b"-"):
-        raise AssertionError(f"{reply!r}")
-
-
-def _wait_until_over(server: Server, field: str) -> None:
-    deadline = time.monotonic() + LOAD_TIMEOUT_S
-    while info(server.port, "persistence")[field] != "0":
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{field} after {LOAD_TIMEOUT_S:g} s")
-        time.sleep(0.05)
+        reply = client.ask("RIVERBED", "SNAPSHOT", "KEEP", 1)
+        if reply.startswith(b"-"):
+            raise AssertionError(f"{reply!r}")

@@ -156,11 +156,12 @@ class Server:
         reply = parse(client.ask("CONFIG", "GET", "dir"))
         return reply.kind != "-" and Path(os.fsdecode(reply.pairs()[0][1].text)).resolve() != self.directory.resolve()
 
-    def start(self) -> Self:
+    def start(self, timeout_s: float = PATIENCE_S) -> Self:
+        """Start it, and return when PING is answered.  StartError when it does not come up: then it is gone."""
         for attempt in range(3):
             self.spawn()
             try:
-                self.wait_ready()
+                self.wait_ready(timeout_s)
             except StartError as error:
                 if attempt < 2 and "in use" in str(error).lower():
                     continue

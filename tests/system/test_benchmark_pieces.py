@@ -1,0 +1,73 @@
+"""What the questions of `python -m benchmarks` are made of measures what it says, and nothing that failed is measured.
+
+No figure is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rig as rigs
+from benchmarks.load.background import rewrite_log, rewritten_after
+from benchmarks.rig import QUICK, Contender, Rig
+from tests.support.servers import Server, StartError
+
+pytestmark = [pytest.mark.slow, pytest.mark.once]  # what is looked at is the benchmarks
+
+ENTRIES = 3_000
+ROUNDS = 2
+LITTLE = replace(
+    QUICK,
+    rounds=ROUNDS,
+    append_requests={64: 6_400},
+    read_entries=ENTRIES,
+    read_requests=200,
+    entries=ENTRIES,
+    pending=1_000,
+    growth_entries=(100, 200),
+)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(LITTLE, tmp_path, lambda text: None) as rig:
+        yield rig
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+# -- what fails --------------------------------------------------------------------------------------------------------
+
+
+def test_a_rewrite_that_is_refused_is_none(rig: Rig) -> None:
+    with rig.server(Contender.REDIS, "everysec") as server:
+        rewrite_log(server)
+        with server.client() as client:
+            client.ask("CONFIG", "SET", "requirepass", "secret")
+        with pytest.raises(AssertionError, match="NOAUTH"):
+            rewrite_log(server)
+        with pytest.raises(AssertionError, match="NOAUTH"), rewritten_after(server, 0.0):
+            pass
+
+
+def test_a_server_that_does_not_come_up_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[Server] = []
+    make = rig.server
+
+    def server(*arguments: object) -> Server:
+        servers.append(make(*arguments))  # type: ignore[arg-type]
+        return servers[-1]
+
+    monkeypatch.setattr(rig, "server", server)
+    monkeypatch.setattr(rigs, "LOAD_TIMEOUT_S", 0.0)
+    with pytest.raises(StartError):
+        rig.opened(Contender.REDIS, rig.new_directory())
+    assert [each.process for each in servers] == [None]
