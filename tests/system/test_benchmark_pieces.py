@@ -5,6 +5,7 @@ No figure is judged.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import rig as rigs
+from benchmarks.load import pauses
 from benchmarks.load.background import rewrite_log, rewritten_after
 from benchmarks.rig import QUICK, Contender, Rig
 from tests.support.servers import Server, StartError
@@ -42,6 +44,13 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
+
+
+def test_a_pause_is_none_where_another_process_had_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pauses._longest_of_one(0.05) > 0
+    switches = itertools.count()
+    monkeypatch.setattr(pauses, "_switches", lambda: next(switches))
+    assert pauses._longest_of_one(0.05) == 0
 
 
 # -- what fails --------------------------------------------------------------------------------------------------------
