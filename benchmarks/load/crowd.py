@@ -17,6 +17,7 @@ from benchmarks.load.files import allow_files
 from tests.support.raw import encode
 
 _PING = encode(("PING",))
+_PONG = b"+PONG\r\n"
 
 
 @contextlib.contextmanager
@@ -44,7 +45,8 @@ def _be_crowd(port: int, count: int) -> None:
         for _ in range(count):
             client = stack.enter_context(connect(port))
             client.sendall(_PING)
-            client.recv(64)
+            if (reply := client.recv(64)) != _PONG:  # above `maxclients` it is an error
+                raise AssertionError(f"{reply!r}")
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.read()

@@ -57,7 +57,9 @@ class Probe:
             text=True,
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # it is connected
+        if not self._process.stdout.readline():
+            self._process.communicate()
+            raise AssertionError(f"the probe could not connect to port {self._words[0]}")
         return self
 
     def __exit__(

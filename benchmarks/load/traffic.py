@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 import socket
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -24,6 +26,7 @@ _CHUNK: Final = 1000
 # Servers are asked for this many chunks ahead, so that they never wait for the loader.
 _AHEAD: Final = 4
 _BATCH: Final = 100  # of the steady writer
+_ENDLESS: Final = 1_000_000_000  # requests
 # What clock_getcpuclockid(3) adds to the complement of a pid.
 _CPU_CLOCK_OF_PROCESS: Final = 2
 _TURN: Final = 100  # entries a consumer is given at a time
@@ -114,12 +117,14 @@ def _make_bodies() -> list[bytes]:
 
 
 def _take_lines(connection: socket.socket, least: int) -> int:
-    """Read replies of at least `least` lines; -> how many lines."""
+    """Read replies of at least `least` lines; -> how many lines.  AssertionError when some of them are errors."""
     lines = 0
     while lines < least:
         data = connection.recv(1 << 18)
         if not data:
             raise ConnectionError("the server closed the connection")
+        if (at := data.find(b"\n-")) >= 0:  # the first byte alone may be the `-` of an ID
+            raise AssertionError(f"an error among the replies: {data[at + 1 :][:200]!r}")
         lines += data.count(b"\n")
     return lines
 
@@ -167,8 +172,28 @@ def benchmark_command(
     return ["redis-benchmark", *options, *words]
 
 
+@contextlib.contextmanager
+def endless_load(port: int, *words: str, depth: int, random_below: int = 0) -> Iterator[None]:
+    """Clients that do the same as fast as they can while the block runs.  AssertionError when they gave up before."""
+    process = subprocess.Popen(
+        benchmark_command(port, _ENDLESS, *words, depth=depth, random_below=random_below),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield
+        if process.poll() is not None:
+            raise AssertionError(f"redis-benchmark {' '.join(words)} ended with status {process.returncode}")
+    finally:
+        process.kill()
+        process.wait()
+
+
 class SteadyWriter:
-    """A client that appends at a constant rate, in batches of 100, until it is stopped."""
+    """A client that appends at a constant rate, in batches of 100, until it is stopped.
+
+    Where it ends before, the end of the `with` block raises what ended it: without it there was no such load.
+    """
 
     def __init__(self, port: int, key: str, entries_a_second: int) -> None:
         self._port = port
@@ -176,6 +201,8 @@ class SteadyWriter:
         self._interval_s = _BATCH / entries_a_second
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
+        self._error: Exception | None = None
+        self._is_end_expected = False
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -186,17 +213,24 @@ class SteadyWriter:
     ) -> None:
         self._stop.set()
         self._thread.join()
+        if self._error is not None and value is None:
+            raise self._error
+
+    def expect_end(self) -> None:
+        """The server is killed now: that is no error."""
+        self._is_end_expected = True
 
     def _run(self) -> None:
-        with socket.create_connection(("127.0.0.1", self._port), timeout=120) as connection:
-            due = time.monotonic()
-            while not self._stop.wait(max(due - time.monotonic(), 0)):
-                try:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=120) as connection:
+                due = time.monotonic()
+                while not self._stop.wait(max(due - time.monotonic(), 0)):
                     connection.sendall(self._batch)
                     _take_lines(connection, 2 * _BATCH)
-                except OSError:  # killed, as a question about starting wants it
-                    return
-                due += self._interval_s
+                    due += self._interval_s
+        except Exception as error:  # the main thread must see it
+            if not self._is_end_expected:
+                self._error = error
 
 
 def info(port: int, section: str) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.threats.abuse PORT PASSWORD KIND
 
-The processes run at the lowest priority: on other machines they would not take the server's processor.
+Clients that the server evicts come back.  The processes run at the lowest priority: on other machines they would not
+take the server's processor.
 """
 
 from __future__ import annotations
@@ -119,5 +120,6 @@ def _rounds() -> Iterator[int]:
 
 if __name__ == "__main__":
     os.nice(19)
-    with contextlib.suppress(ConnectionError):  # the server has ended
-        KINDS[sys.argv[3]](int(sys.argv[1]), sys.argv[2])
+    while not is_over(_PAUSE_S):
+        with contextlib.suppress(ConnectionError):  # they were evicted, or the server has ended
+            KINDS[sys.argv[3]](int(sys.argv[1]), sys.argv[2])

@@ -6,17 +6,14 @@ replica needs is compared with what its primary needed for the same entries: use
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import time
 from typing import Final
 
-from benchmarks.load.traffic import benchmark_command, cpu_seconds, info
+from benchmarks.load.traffic import cpu_seconds, endless_load, info
 from benchmarks.report import Answer, Budget, Measurement, below
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from tests.support.servers import Server
 
-_FOREVER: Final = 1_000_000_000
 _LOAD_S: Final = 4 / 3  # of the seconds over which stalls are looked for: 20 s of 15 s
 _LOOK_S: Final = 0.02
 _APPEND: Final = ("f1", "v1", "f2", "v2")
@@ -56,10 +53,8 @@ def _measure(rig: Rig, contender: Contender, depth: int, words: tuple[str, ...])
             client.ask("REPLICAOF", "127.0.0.1", primary.port)
         _wait_level(primary, replica)
         before = cpu_seconds(primary), cpu_seconds(replica)
-        command = benchmark_command(primary.port, _FOREVER, *words, depth=depth, random_below=1000)
         begun = time.monotonic()
-        load = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        with contextlib.closing(_Ended(load)):
+        with endless_load(primary.port, *words, depth=depth, random_below=1000):
             time.sleep(rig.sizes.window_s * _LOAD_S)
         ended = time.monotonic()
         _wait_level(primary, replica)
@@ -68,17 +63,6 @@ def _measure(rig: Rig, contender: Contender, depth: int, words: tuple[str, ...])
         stats = info(primary.port, "commandstats")["cmdstat_xadd"]
         entries = int(stats.partition("calls=")[2].partition(",")[0])
         return replica_s / primary_s, seconds, entries / (ended - begun)
-
-
-class _Ended:
-    """Ends a program when it is closed."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 def _wait_level(primary: Server, replica: Server) -> None:

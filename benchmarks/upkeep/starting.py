@@ -50,8 +50,9 @@ def _start(rig: Rig, contender: Contender, directory: Path) -> float:
     try:
         server.wait_ready(LOAD_TIMEOUT_S)
         seconds = time.perf_counter() - begun
-        with SteadyWriter(server.port, "events", WRITES_A_SECOND):
+        with SteadyWriter(server.port, "events", WRITES_A_SECOND) as writer:
             time.sleep(WRITING_S)
+            writer.expect_end()
             server.kill()
     finally:
         server.kill()

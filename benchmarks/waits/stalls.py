@@ -5,13 +5,11 @@ A process of its own PINGs every millisecond (probe.py).  What an idle server sh
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from benchmarks.load.probe import Latency, Probe
-from benchmarks.load.traffic import SteadyWriter, benchmark_command, info
+from benchmarks.load.traffic import SteadyWriter, endless_load, info
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
 from tests.support.raw import Word
@@ -25,7 +23,7 @@ _TRIM_ALL = "XTRIM to nothing"
 _DEL = "DEL"
 _DEL_STEADY = f"DEL under {_STEADY}"
 _BUDGETS = {what: below(20, "ms") for what in (_STEADY, _TRIM, _TRIM_ALL, _DEL, _DEL_STEADY)}
-_EVERYTHING = 10**9
+_FLOOD = ("XADD", "flood", "*", "f1", "v1", "f2", "v2")
 
 
 def answer(rig: Rig) -> Answer:
@@ -62,7 +60,7 @@ def _busy_server(rig: Rig, contender: Contender) -> Iterator[tuple[str, Latency]
         yield observe(server, "idle", lambda: time.sleep(window_s / 3))
         with SteadyWriter(server.port, "others", WRITES_A_SECOND):
             yield observe(server, _STEADY, lambda: time.sleep(window_s))
-        with _flat_out(server):
+        with endless_load(server.port, *_FLOOD, depth=16):
             yield observe(server, "XADD flat out, P=16", lambda: time.sleep(window_s))
         yield observe(
             server, _TRIM, lambda: _purge(server, window_s, "XTRIM", "events", "MAXLEN", dataset.entries // 2)
@@ -74,24 +72,12 @@ def _busy_server(rig: Rig, contender: Contender) -> Iterator[tuple[str, Latency]
         yield observe(server, _DEL_STEADY, lambda: _purge(server, window_s, "DEL", "events"))
 
 
-@contextmanager
-def _flat_out(server: Server) -> Iterator[None]:
-    """50 clients append as fast as they can."""
-    writer = subprocess.Popen(
-        benchmark_command(server.port, _EVERYTHING, "XADD", "flood", "*", "f1", "v1", "f2", "v2", depth=16),
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        yield
-    finally:
-        writer.terminate()
-        writer.wait()
-
-
 def _purge(server: Server, window_s: float, *words: Word) -> None:
     """Run a command that makes millions of entries go, and wait until they are gone."""
     with server.client() as client:
-        client.ask(*words)
+        reply = client.ask(*words)
+    if not reply.startswith(b":") or reply == b":0\r\n":
+        raise AssertionError(f"{words[0]!r} says {reply!r}")
     deadline = time.monotonic() + 10 * window_s
     while time.monotonic() < deadline:
         time.sleep(0.2)

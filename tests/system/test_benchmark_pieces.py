@@ -6,6 +6,7 @@ No figure is judged.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,10 @@ import pytest
 from benchmarks import rig as rigs
 from benchmarks.load import pauses
 from benchmarks.load.background import rewrite_log, rewritten_after
+from benchmarks.load.crowd import crowd
+from benchmarks.load.traffic import SteadyWriter, endless_load
 from benchmarks.rig import QUICK, Contender, Rig
+from tests.conftest import StartRiverbed
 from tests.support.servers import Server, StartError
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]  # what is looked at is the benchmarks
@@ -32,12 +36,24 @@ LITTLE = replace(
     pending=1_000,
     growth_entries=(100, 200),
 )
+WAIT_S = 0.3
 
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
     with Rig(LITTLE, tmp_path, lambda text: None) as rig:
         yield rig
+
+
+def length(server: Server) -> int:
+    with server.client() as client:
+        return int(client.ask("XLEN", "events")[1:])
+
+
+def kill_in_a_while(server: Server) -> None:
+    time.sleep(WAIT_S)
+    server.kill()
+    time.sleep(WAIT_S)
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
@@ -54,6 +70,40 @@ def test_a_pause_is_none_where_another_process_had_the_processor(monkeypatch: py
 
 
 # -- what fails --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{"maxclients": 20}, {"requirepass": "secret"}])
+def test_clients_that_are_refused_are_no_crowd(start_riverbed: StartRiverbed, options: dict[str, object]) -> None:
+    server = start_riverbed(None, options)
+    with pytest.raises(RuntimeError, match="could not connect"), crowd(server.port, 50):
+        pass
+
+
+def test_a_steady_writer_says_that_it_has_ended(rig: Rig) -> None:
+    with rig.server(Contender.RIVERBED, "everysec") as server:
+        with pytest.raises(ConnectionError), SteadyWriter(server.port, "events", 1000):
+            kill_in_a_while(server)
+        server.start()
+        assert length(server)
+        with SteadyWriter(server.port, "events", 1000) as writer:
+            writer.expect_end()
+            kill_in_a_while(server)
+
+
+def test_a_steady_writer_that_is_refused_says_so(rig: Rig) -> None:
+    with rig.server(Contender.REDIS, "everysec") as server:
+        with server.client() as client:
+            client.ask("SET", "events", "is no stream")
+        with pytest.raises(AssertionError, match="WRONGTYPE"), SteadyWriter(server.port, "events", 1000):
+            time.sleep(WAIT_S)
+
+
+def test_a_load_that_ends_before_it_should_is_noticed(rig: Rig) -> None:
+    with rig.server(Contender.REDIS, "everysec") as server:
+        with endless_load(server.port, "PING", depth=1):
+            time.sleep(WAIT_S)
+        with pytest.raises(AssertionError, match="ended"), endless_load(server.port, "PING", depth=1):
+            kill_in_a_while(server)
 
 
 def test_a_rewrite_that_is_refused_is_none(rig: Rig) -> None:
