@@ -2,8 +2,8 @@
 
 A rewrite of an idle server gives entries a second, and so does the start from the rewritten log alone, for which
 Riverbed's tables are deleted.  The third rewrite is under the load of 50 clients: it shows how long a PING takes, how
-much more memory the server needs, and whether it has every write that redis-benchmark counted.  Redis rewrites into an
-RDB file, as it does by default, and once more into commands.
+much more memory the server needs, how many entries are appended meanwhile, and whether it has every write that
+redis-benchmark counted.  Redis rewrites into an RDB file, as it does by default, and once more into commands.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from benchmarks.load.background import rewrite_log
 from benchmarks.load.probe import Probe
 from benchmarks.load.traffic import info, redis_benchmark
+from benchmarks.load.watch import Watch
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import LOAD_TIMEOUT_S, Contender, Rig, samples_of
 from tests.support.servers import Server
 
-# So many that the clients do not connect again while a PING is measured.
+# After so many redis-benchmark begins again, which is a pause of some milliseconds; the question waits for its end.
 _FLOOD_REQUESTS: Final = 4_000_000
-_FLOOD: Final = ("XADD", "flood", "*", "f1", "v1", "f2", "v2")
+FLOODED: Final = "flood"
+_FLOOD: Final = ("XADD", FLOODED, "*", "f1", "v1", "f2", "v2")
 _DEPTH: Final = 16
-_LOOK_S: Final = 0.02
 _MB: Final = 1 << 20
 
 
@@ -40,7 +42,6 @@ class Flood:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._error: BaseException | None = None
-        self.a_second = 0.0
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -56,21 +57,21 @@ class Flood:
 
     def _run(self) -> None:
         try:
-            begun, sent, before = time.monotonic(), 0, self._length()
+            sent, before = 0, self.length()
             while not self._stop.is_set():
                 redis_benchmark(self._server.port, _FLOOD_REQUESTS, *_FLOOD, depth=_DEPTH)
                 sent += _FLOOD_REQUESTS
-            self.a_second = sent / (time.monotonic() - begun)
-            found = self._length() - before
+            found = self.length() - before
             # redis-benchmark's clients have some under way when the last one counts
             if not sent <= found <= sent * 1.02:
                 raise AssertionError(f"{sent} appends were answered, {found} are there")
         except BaseException as error:  # whatever it is, the main thread must see it
             self._error = error
 
-    def _length(self) -> int:
+    def length(self) -> int:
+        """How many entries there are by now."""
         with self._server.client() as client:
-            return int(client.ask("XLEN", "flood")[1:])
+            return int(client.ask("XLEN", FLOODED)[1:])
 
 
 def answer(rig: Rig) -> Answer:
@@ -89,62 +90,45 @@ def answer(rig: Rig) -> Answer:
         dataset = rig.with_pending(contender)
         directory = rig.copy(dataset)
         with rig.opened(contender, directory) as server:
-            samples_of(rate, contender).append(entries / _rewrite(server))
+            samples_of(rate, contender).append(entries / rewrite_log(server))
             samples_of(size, contender).append(int(info(server.port, "persistence")["aof_base_size"]) / _MB)
             server.kill()
         samples_of(loading, contender).append(entries / _load(rig, contender, directory))
         if contender is Contender.REDIS:
             with rig.opened(contender, directory) as server, server.client() as client:
                 client.ask("CONFIG", "SET", "aof-use-rdb-preamble", "no")
-                commands.redis.append(entries / _rewrite(server))
+                commands.redis.append(entries / rewrite_log(server))
         shutil.rmtree(directory)
         with rig.opened(contender, rig.copy(dataset)) as server:
             with Flood(server), Probe(server.port) as probe:
                 time.sleep(rig.sizes.window_s / 2)
             samples_of(busy, contender).append(probe.latency.longest_ms)
-            before = server.private_bytes()
-            peak = before
+            watch = Watch(server)
             with Flood(server) as flood:
                 time.sleep(1)
-                with Probe(server.port) as probe:
-                    begun = time.monotonic()
-                    _begin(server)
-                    while info(server.port, "persistence")["aof_rewrite_in_progress"] != "0":
-                        peak = max(peak, server.private_bytes())
-                        time.sleep(_LOOK_S)
-                    seconds = time.monotonic() - begun
+                with Probe(server.port) as probe, watch:
+                    seconds, a_second = _rewrite_beside(server, flood)
             samples_of(longest, contender).append(probe.latency.longest_ms)
             samples_of(usual, contender).append(probe.latency.p999_ms)
             samples_of(took, contender).append(seconds)
-            samples_of(appended, contender).append(flood.a_second)
-            samples_of(grown, contender).append((peak - before) / _MB)
+            samples_of(appended, contender).append(a_second)
+            samples_of(grown, contender).append(watch.grown_bytes / _MB)
     return Answer(
         f"Rewriting the log: {entries:,} entries, {pending:,} of them pending",
         "BGREWRITEAOF",
         [rate, commands, size, loading, busy, longest, usual, took, appended, grown],
         (
-            "Growth of Redis is data that the load adds, and pages that the fork makes it copy.",
+            "Growth of Redis is data that the load adds: of a page that the fork makes it copy, it has one either way.",
             "The process that rewrites takes about 20 MB of its own here.",
         ),
     )
 
 
-def _begin(server: Server) -> None:
-    with server.client() as client:
-        reply = client.ask("BGREWRITEAOF")
-        if not reply.startswith(b"+"):
-            raise AssertionError(f"BGREWRITEAOF says {reply!r}")
-
-
-def _rewrite(server: Server) -> float:
-    """Have the log rewritten; -> seconds."""
-    begun = time.monotonic()
-    _begin(server)
-    while (found := info(server.port, "persistence"))["aof_rewrite_in_progress"] != "0":
-        time.sleep(_LOOK_S)
-    if found["aof_last_bgrewrite_status"] != "ok":
-        raise AssertionError(f"the rewrite failed\n{server.log_tail()}")
-    return time.monotonic() - begun
+def _rewrite_beside(server: Server, flood: Flood) -> tuple[float, float]:
+    """Have the log rewritten; -> seconds, and how many entries a second were appended meanwhile."""
+    before, begun = flood.length(), time.perf_counter()
+    seconds = rewrite_log(server)
+    return seconds, (flood.length() - before) / (time.perf_counter() - begun)
 
 
 def _load(rig: Rig, contender: Contender, directory: Path) -> float:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,6 +20,7 @@ from benchmarks.load.background import rewrite_log, rewritten_after
 from benchmarks.load.crowd import crowd
 from benchmarks.load.traffic import SteadyWriter, endless_load
 from benchmarks.rig import QUICK, Contender, Rig
+from benchmarks.upkeep import rewrite
 from tests.conftest import StartRiverbed
 from tests.support.servers import Server, StartError
 
@@ -60,6 +62,21 @@ def kill_in_a_while(server: Server) -> None:
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
+
+
+def test_a_rate_beside_a_rewrite_is_that_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Flood:
+        def length(self) -> int:
+            return int(1000 * time.perf_counter())
+
+    def rewrite_log(server: Server) -> float:
+        time.sleep(WAIT_S)
+        return WAIT_S
+
+    monkeypatch.setattr(rewrite, "rewrite_log", rewrite_log)
+    seconds, a_second = rewrite._rewrite_beside(cast("Server", None), cast("rewrite.Flood", Flood()))
+    assert seconds == WAIT_S
+    assert a_second == pytest.approx(1000, rel=0.5)
 
 
 def test_a_pause_is_none_where_another_process_had_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
