@@ -21,6 +21,7 @@ _DEPTH: Final = 16
 _REQUESTS: Final = 200_000
 _ENTRIES: Final = 2_000  # of the stream that has many groups
 _LOOKS: Final = 1_000  # at all groups
+_FORGET_S: Final = 1.0  # until a server has forgotten the clients of the size before
 _SENT_BYTES: Final = 64_000_000  # by size of entry
 _STARTS: Final = 3  # the quickest is taken off: one that is disturbed takes longer than a replay of short entries
 _ENTRY_LEAST: Final = 200  # bytes, which cost what a request costs besides: 0.5 us, and 2.5 us for each 1,000 bytes
@@ -109,9 +110,20 @@ def connections(rig: Rig) -> Iterator[Curve]:
         with rig.server(contender, "everysec") as server:
             for count in rig.sizes.growth_connections:
                 rig.say(f"{count:,} connections")
-                words = ("XADD", "events", "*", "f1", "v1", "f2", "v2")
-                append.note(contender, count, measure(server, _REQUESTS, *words, clients=count).cpu_us)
+                append.note(contender, count, _append_by(server, count))
     yield append
+
+
+def _append_by(server: Server, count: int) -> float:
+    """-> microseconds of CPU an entry, without those that it takes to accept so many clients with one entry each."""
+    of_all, of_one_each = (_cpu_us(server, count + more, count) for more in (_REQUESTS, 0))
+    return (of_all - of_one_each) / _REQUESTS
+
+
+def _cpu_us(server: Server, entries: int, clients: int) -> float:
+    time.sleep(_FORGET_S)
+    words = ("XADD", "events", "*", "f1", "v1", "f2", "v2")
+    return measure(server, entries, *words, clients=clients).cpu_us * entries
 
 
 def sizes(rig: Rig) -> Iterator[Curve]:

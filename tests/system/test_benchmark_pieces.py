@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from benchmarks import rig as rigs
+from benchmarks.growth import entries as growth
 from benchmarks.load import pauses
 from benchmarks.load.background import rewrite_log, rewritten_after
 from benchmarks.load.crowd import crowd
@@ -59,6 +60,25 @@ def kill_in_a_while(server: Server) -> None:
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_size_of_growth_is_what_there_is_to_start_and_replay(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def start(rig: Rig, contender: Contender, directory: Path) -> float:
+        with rig.opened(contender, directory) as server, server.client() as client:
+            seen.append((client.ask("DBSIZE"), length(server)))
+        return 1.0
+
+    monkeypatch.setattr(growth, "_start", start)
+    for name, number in (("_APPENDS", 200), ("_READS", 200), ("_TURNS", 1)):
+        monkeypatch.setattr(growth, name, number)
+    curves = {curve.name: curve for curve in growth.curves(rig)}
+    assert seen == [(b":1\r\n", size) for _ in range(ROUNDS) for _ in Contender for size in LITTLE.growth_entries]
+    for contender in Contender:
+        for curve in curves.values():
+            counts = {size: len(samples) for size, samples in curve.samples[contender].items()}
+            assert counts == dict.fromkeys(LITTLE.growth_entries, ROUNDS), curve.name
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
