@@ -15,7 +15,7 @@ from benchmarks.analysis import columns, spark, sparkwrite
 from benchmarks.appends import appending, client, connecting, slowdisk, syncs, tls
 from benchmarks.growth import question as growth
 from benchmarks.reads import blocked, checksums, groups, pending, reading
-from benchmarks.report import Answer, machine, record, samples_text, terminal_table, versions
+from benchmarks.report import Answer, machine, record, rounds_text, samples_text, terminal_table, versions
 from benchmarks.rig import FULL, QUICK, Rig
 from benchmarks.threats import hostile
 from benchmarks.upkeep import check, compact, disk, memory, replaying, replicas, rewrite, snapshot, starting
@@ -113,7 +113,7 @@ def main(
                 answers.append(answer)
                 console.print(terminal_table(answer))
                 if is_recorded:
-                    settings = f"medians of {sizes.rounds}"
+                    settings = rounds_text(answer, sizes.rounds)
                     if rig.pauses_ms:
                         settings += f"; longest pause of the machine itself {samples_text(rig.pauses_ms)} ms"
                     record(README, question, answer, settings)

@@ -104,6 +104,14 @@ def record(path: Path, name: str, answer: Answer, settings: str) -> None:
     path.write_text(before + mark + markdown(answer, settings) + end + after)
 
 
+def rounds_text(answer: Answer, rounds: int) -> str:
+    """Of what the numbers are medians; a line that was not measured in rounds has one sample, and so no range."""
+    counts = {len(samples) for line in answer.measurements for samples in (line.riverbed, line.redis)} - {0}
+    if rounds == 1 or counts == {1}:
+        return "measured once"
+    return f"medians of {rounds}" + ", and what has no range was measured once" * (1 in counts)
+
+
 def markdown(answer: Answer, settings: str) -> str:
     """One answer, and the settings of its measurement."""
     rows = [list(answer.headings), ["---" if heading in _TEXTS else "--:" for heading in answer.headings]]

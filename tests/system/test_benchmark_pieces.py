@@ -20,8 +20,9 @@ from benchmarks.load import pauses
 from benchmarks.load.background import rewrite_log, rewritten_after
 from benchmarks.load.crowd import crowd
 from benchmarks.load.traffic import SteadyWriter, endless_load
+from benchmarks.report import Answer, Measurement, rounds_text
 from benchmarks.rig import QUICK, Contender, Rig
-from benchmarks.upkeep import rewrite
+from benchmarks.upkeep import memory, rewrite, starting
 from tests.conftest import StartRiverbed
 from tests.support.servers import Server, StartError
 
@@ -60,6 +61,47 @@ def kill_in_a_while(server: Server) -> None:
 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("samples", "rounds", "text"),
+    [
+        ([[1.0, 2.0, 3.0], []], 3, "medians of 3"),
+        ([[1.0, 2.0, 3.0], [4.0]], 3, "medians of 3, and what has no range was measured once"),
+        ([[1.0], [4.0]], 3, "measured once"),
+        ([[1.0], [4.0]], 1, "measured once"),
+    ],
+)
+def test_a_table_says_what_was_measured_in_rounds(samples: list[list[float]], rounds: int, text: str) -> None:
+    lines = [Measurement("what", "s", riverbed=each) for each in samples]
+    assert rounds_text(Answer("title", "command", lines), rounds) == text
+
+
+def test_memory_that_was_looked_at_once_has_one_sample(rig: Rig) -> None:
+    for line in memory.answer(rig).measurements:
+        is_once = "loading" in line.what or "for a group" in line.what
+        assert len(line.riverbed) == len(line.redis) == (1 if is_once else ROUNDS), line.what
+
+
+def test_every_start_that_counts_is_on_what_a_killed_server_left(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[tuple[Contender, Path]] = []
+
+    def start(rig: Rig, contender: Contender, directory: Path) -> float:
+        begun.append((contender, directory))
+        return float(begun.count((contender, directory)))
+
+    monkeypatch.setattr(starting, "_start", start)
+    answer = starting.answer(rig)
+    for line in answer.measurements:  # the first one has what the loader left, and is followed by the first kill
+        assert line.redis == line.riverbed == [2.0, 3.0], line.what
+
+
+def test_starts_leave_the_data_sets_of_other_questions_as_they_are(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "WRITING_S", 0.1)
+    starting.answer(rig)
+    for contender in Contender:
+        with rig.opened(contender, rig.dataset(contender, ENTRIES).directory) as server:
+            assert length(server) == ENTRIES
 
 
 def test_a_size_of_growth_is_what_there_is_to_start_and_replay(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
