@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -19,7 +19,8 @@ from benchmarks.growth import entries as growth
 from benchmarks.load import pauses
 from benchmarks.load.background import rewrite_log, rewritten_after
 from benchmarks.load.crowd import crowd
-from benchmarks.load.traffic import SteadyWriter, endless_load
+from benchmarks.load.traffic import FIRST_MS, SteadyWriter, endless_load, load
+from benchmarks.reads import checksums
 from benchmarks.report import Answer, Measurement, rounds_text
 from benchmarks.rig import QUICK, Contender, Rig
 from benchmarks.upkeep import memory, rewrite, starting
@@ -124,6 +125,26 @@ def test_a_size_of_growth_is_what_there_is_to_start_and_replay(rig: Rig, monkeyp
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
+
+
+def test_checksums_are_of_the_rows_that_are_read_and_of_those_that_are_appended(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Sequence[bytes]] = []
+
+    def compare(rows: Sequence[bytes]) -> float:
+        compared.append(rows)
+        return 1.0
+
+    monkeypatch.setattr(checksums, "_compared_us", compare)
+    checksums.answer(rig)
+    with rig.server(Contender.RIVERBED, "everysec") as server:
+        load(server.port, "events", 1, explicit_ids=True)
+        with server.client() as client:
+            client.ask("XADD", "other", f"{FIRST_MS}-0", *checksums._WORDS)
+            for rows, key in zip(compared, ("events", "other") * ROUNDS, strict=True):
+                entry = client.ask("XRANGE", key, "-", "+").removeprefix(b"*1\r\n*2\r\n")
+                assert rows[0].startswith(entry), key
 
 
 def test_a_rate_beside_a_rewrite_is_that_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
