@@ -1,8 +1,8 @@
 """What does TLS cost: appends over it and without it, and the handshakes of a thousand clients at once?
 
 Fifty clients append to one stream, first in the clear and then over TLS 1.3, with certificates of P-256 that clients
-do not have to show.  Then a thousand clients say their hello before any of them goes on, while another client sends a
-PING every millisecond without TLS.
+do not have to show.  Then a thousand clients say their hello before any of them goes on; then the same, while another
+client sends a PING every millisecond without TLS.
 """
 
 from __future__ import annotations
@@ -53,16 +53,17 @@ def answer(rig: Rig) -> Answer:
                 samples_of(cpu.setdefault(what, Measurement(shown, "us/XADD")), contender).append(rate.cpu_us)
         plain_port = free_port()
         with server_with_tls(rig, contender, certificates, plain_port) as server:
-            with Probe(plain_port) as probe:
-                a_second, cpu_us = _all_at_once(server, client_context(certificates))
+            a_second, cpu_us = _all_at_once(server, client_context(certificates))
             samples_of(handshakes, contender).append(a_second)
             samples_of(handshake_cpu, contender).append(cpu_us)
+            with Probe(plain_port) as probe:
+                _all_at_once(server, client_context(certificates))  # once more: the processor time holds no PINGs
             samples_of(ping, contender).append(probe.latency.longest_ms)
     return Answer(
         "TLS: XADD with two small fields, 50 clients; 1,000 clients at once",
         "redis-benchmark [--tls] -c 50 -n N -P depth XADD stream '*' f1 v1 f2 v2, everysec",
         [*rates.values(), *cpu.values(), handshakes, handshake_cpu, ping],
-        ("The CPU of the handshakes holds the probe's PINGs.",),
+        ("Clients for which the listening socket has no place try again after a second, with both servers.",),
     )
 
 

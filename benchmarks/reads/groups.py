@@ -163,7 +163,7 @@ def answer(rig: Rig) -> Answer:
                     )
                     samples_of(a_second, contender).append(rate.a_second)
                     samples_of(cpu, contender).append(rate.cpu_us)
-                _check(server, contender)
+                _check(server, contender, entries)
     return Answer(
         f"Consumers of a group: a stream of {entries:,} entries of 66 bytes",
         "XREADGROUP GROUP g c COUNT n STREAMS events >, XACK events g id ...; XCLAIM events g c 0 id ...; "
@@ -271,10 +271,23 @@ def _runs(entries: int, batches: Sequence[bytes]) -> list[Run]:
     ]
 
 
-def _check(server: Server, contender: Contender) -> None:
-    """Check that acknowledged entries are no longer pending: otherwise the measurement is void."""
+def _check(server: Server, contender: Contender, entries: int) -> None:
+    """Check that entries were delivered, and are no longer pending: otherwise the measurement is void."""
+    singles = entries // 4
+    read = {
+        "one-1": singles // 4,
+        "many-1": singles // MANY * MANY,
+        **dict.fromkeys(("one-100", "many-100"), entries),
+        **dict.fromkeys(("pairs-1", f"pairs-{MANY}"), singles),
+        "workers": singles // _TEN * _TEN,
+    }
     with server.client() as client:
-        for group in ("one-1", "many-1", "one-100", "many-100", "pairs-1", f"pairs-{MANY}", "workers"):
+        for group in read:
             summary = client.ask("XPENDING", KEY, group)
             if not summary.startswith(b"*4\r\n:0\r\n"):
                 raise AssertionError(f"{contender.value}, {group}: {summary[:60]!r}")
+        shown = client.tree("XINFO", "GROUPS", KEY).children or ()
+    for about in ({name.text: value.text for name, value in group.pairs()} for group in shown):
+        expected = read.get(about[b"name"].decode())
+        if expected is not None and about[b"last-delivered-id"] != entry_id(expected - 1):
+            raise AssertionError(f"{contender.value}, {about}: {expected} entries were to be delivered")

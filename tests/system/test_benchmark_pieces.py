@@ -19,8 +19,8 @@ from benchmarks.growth import entries as growth
 from benchmarks.load import pauses
 from benchmarks.load.background import rewrite_log, rewritten_after
 from benchmarks.load.crowd import crowd
-from benchmarks.load.traffic import FIRST_MS, SteadyWriter, endless_load, load
-from benchmarks.reads import checksums
+from benchmarks.load.traffic import FIRST_MS, SteadyWriter, endless_load, load, read_for
+from benchmarks.reads import checksums, groups, pending
 from benchmarks.report import Answer, Measurement, rounds_text
 from benchmarks.rig import QUICK, Contender, Rig
 from benchmarks.upkeep import memory, rewrite, starting
@@ -162,11 +162,37 @@ def test_a_rate_beside_a_rewrite_is_that_of_its_time(monkeypatch: pytest.MonkeyP
     assert a_second == pytest.approx(1000, rel=0.5)
 
 
+def test_a_trim_that_is_measured_trims_as_many_as_it_says(rig: Rig) -> None:
+    most, unread = 9 * 10_000 + 4_000, 2_000
+    rig.sizes = replace(LITTLE, pending=most, unread=unread)
+    with rig.server(Contender.RIVERBED, "everysec") as server, server.client() as client:
+        load(server.port, groups.KEY, most, explicit_ids=True)
+        read_for(server.port, groups.KEY, pending.GROUP, most)
+        trimmed = []
+        for burden in itertools.islice(pending._burdens(rig, server), 11):
+            for request in burden.requests:
+                client.send_bytes(request)
+                reply = client.reply()
+                assert not reply.startswith(b"-"), burden.what
+            if burden.what.startswith("XTRIM"):
+                trimmed.append(reply)
+        assert trimmed == [b":%d\r\n" % (unread // 2)] * 2
+
+
 def test_a_pause_is_none_where_another_process_had_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pauses._longest_of_one(0.05) > 0
     switches = itertools.count()
     monkeypatch.setattr(pauses, "_switches", lambda: next(switches))
     assert pauses._longest_of_one(0.05) == 0
+
+
+def test_consumers_that_were_given_nothing_are_noticed(rig: Rig) -> None:
+    with rig.server(Contender.RIVERBED, "everysec") as server, server.client() as client:
+        load(server.port, groups.KEY, 1_600, explicit_ids=True)
+        for group in ("one-1", "many-1", "one-100", "many-100", "pairs-1", "pairs-16", "workers"):
+            client.ask("XGROUP", "CREATE", groups.KEY, group, 0)
+        with pytest.raises(AssertionError, match="were to be delivered"):
+            groups._check(server, Contender.RIVERBED, 1_600)
 
 
 # -- what fails --------------------------------------------------------------------------------------------------------
