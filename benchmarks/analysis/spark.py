@@ -116,7 +116,7 @@ def answer(rig: Rig) -> Answer:
     snapshot = _snapshot(rig, entries)
     out = rig.new_directory()
     rates = [_rate_line(job, cores) for cores in CORES for job in JOBS]
-    costs = [Line(f"{job.what}: CPU", "us/entry") for job in JOBS]
+    costs = [Line(f"{job.what}, local[{cores}]: CPU", "us/entry") for cores in CORES for job in JOBS]
     scanned = Line("rows scanned for 1 % of the time", "% of all", Budget("<= 2 %", lambda ours, _: ours <= 2))
     for cores in CORES:
         with session(cores) as spark:
@@ -124,7 +124,8 @@ def answer(rig: Rig) -> Answer:
             if cores == CORES[0]:
                 rig.say("writing Parquet and JSON lines")
                 sources.write()
-            for job, line, cost in zip(JOBS, rates[CORES.index(cores) * len(JOBS) :], costs, strict=False):
+            at = CORES.index(cores) * len(JOBS)
+            for job, line, cost in zip(JOBS, rates[at:], costs[at:], strict=False):
                 for source, number in _turns(job, rig.sizes.rounds):
                     rig.say(f"{line.what}: {source}")
                     seconds, cpu_seconds = _timed(job, sources.rows(source, job.columns), out / "scan")

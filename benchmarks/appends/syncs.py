@@ -6,6 +6,7 @@ one tick follows the other.  Redis's file grows with each of its syncs.
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import closing
 from typing import Final
@@ -42,7 +43,8 @@ def answer(rig: Rig) -> Answer:
 def _write(rig: Rig, size: int, *, is_padded: bool) -> tuple[float, float]:
     """-> seconds, and those of the processor."""
     command = encode_command([b"XADD", b"s", b"1-1", b"f", b"v" * size])
-    with closing(Log.find(rig.new_directory(), OsFiles())) as log:
+    directory = rig.new_directory()
+    with closing(Log.find(directory, OsFiles())) as log:
         log.create()
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         for _ in range(_BATCHES):
@@ -50,4 +52,6 @@ def _write(rig: Rig, size: int, *, is_padded: bool) -> tuple[float, float]:
             log.writer.sync()
             if is_padded:
                 log.writer.pad()
-        return time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
+        seconds, cpu_seconds = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
+    shutil.rmtree(directory)  # up to a gigabyte, and there are ten of them in a round
+    return seconds, cpu_seconds

@@ -76,7 +76,7 @@ def answer(rig: Rig) -> Answer:
         "python -m benchmarks.threats.abuse PORT PASSWORD KIND",
         [*attacks, private, usual, longest, idle, idle_longest],
         (
-            "Memory: private memory above that of the idle server, at most.",
+            "Memory: private memory above that of the idle server, at most; all at once, with that of the idle server.",
             f"Windows of {rig.sizes.window_s:g} s, all at once {2 * rig.sizes.window_s:g} s.",
             f"All at once: {entries:,} entries of 100 kB; the limit is {kind}.",
         ),

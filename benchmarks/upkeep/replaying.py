@@ -32,7 +32,7 @@ def answer(rig: Rig) -> Answer:
         measurements += _ask(rig, f"log of {writer.value}", source, entries)
     for writer in Contender:
         source, count = _log_of_many_streams(rig, writer)
-        measurements += _ask(rig, f"log of {writer.value}, {_STREAMS:,} streams in turn", source, count)
+        measurements += _ask(rig, f"log of {writer.value}, {_STREAMS:,} streams", source, count)
     imported = Measurement("import from a running Redis", "entries/s")
     with rig.opened(Contender.REDIS, rig.copy(rig.dataset(Contender.REDIS, entries))) as server:
         for _ in range(rig.sizes.rounds):
@@ -44,7 +44,7 @@ def answer(rig: Rig) -> Answer:
         "Replay: entries a second from a log to a state",
         "riverbed replay appendonlydir new; redis-server on a copy of it; riverbed import redis://...",
         measurements,
-        (f"{entries:,} entries of 66 bytes.",),
+        (f"{entries:,} entries of 66 bytes; to {_STREAMS:,} streams, at random, {count:,} of two small fields.",),
     )
 
 
@@ -60,7 +60,7 @@ def _ask(rig: Rig, what: str, source: Path, entries: int) -> list[Measurement]:
 
 
 def _log_of_many_streams(rig: Rig, writer: Contender) -> tuple[Path, int]:
-    """The log of a server whose clients append to a thousand streams in turn; -> it, and how many entries it has."""
+    """The log of a server whose clients append to a thousand streams at random; -> it, and its number of entries."""
     count = max(rig.sizes.append_requests.values())
     with rig.server(writer, "everysec") as server:
         add = ("XADD", "stream:__rand_int__", "*", "f1", "v1", "f2", "v2")

@@ -15,6 +15,7 @@ from typing import Final
 
 from benchmarks.load.probe import Probe
 from benchmarks.load.traffic import TIMEOUT_S
+from benchmarks.reads.pending import wait_until_purged
 from benchmarks.report import Answer, Measurement, below
 from benchmarks.rig import Contender, Rig, samples_of
 from benchmarks.waits.words import Command, run
@@ -135,10 +136,11 @@ def _stalls(server: Server, held: Held, contender: Contender) -> Iterator[tuple[
             time.sleep(_SETTLE_S)
             with Probe(server.port) as probe:
                 run(connection, (command,), waits=False)
+                wait_until_purged(server)  # of its work, none is to be another line's
                 time.sleep(_SETTLE_S)
             yield f"{_shown(command)}, {held.what}", probe.latency.longest_ms
 
 
 def _shown(command: Command) -> str:
     words = [str(word) for word in command if isinstance(word, str) and word not in ("s", "g", "c")]
-    return " ".join(words if len(words) <= _MOST_SHOWN else [*words[:2], f"of {len(words) // 2:,} keys"])
+    return " ".join(words if len(words) <= _MOST_SHOWN else [*words[:2], f"of {words.count('$'):,} keys"])
