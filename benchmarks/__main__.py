@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +88,8 @@ def main(
         entries=entries or sizes.entries,
         window_s=window or sizes.window_s,
     )
+    # as an interrupt does: servers end, and gigabytes are deleted
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     console = Console()
     console.print(f"{machine()}; {versions()}")
     answers = []

@@ -6,6 +6,10 @@ No figure is judged.
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +29,7 @@ from benchmarks.report import Answer, Measurement, rounds_text
 from benchmarks.rig import QUICK, Contender, Rig
 from benchmarks.upkeep import memory, rewrite, starting
 from tests.conftest import StartRiverbed
-from tests.support.servers import Server, StartError
+from tests.support.servers import ROOT, Server, StartError
 
 pytestmark = [pytest.mark.slow, pytest.mark.once]  # what is looked at is the benchmarks
 
@@ -256,3 +260,29 @@ def test_a_server_that_does_not_come_up_is_ended(rig: Rig, monkeypatch: pytest.M
     with pytest.raises(StartError):
         rig.opened(Contender.REDIS, rig.new_directory())
     assert [each.process for each in servers] == [None]
+
+
+_TERMINATED = """
+import os, signal, sys
+from benchmarks import __main__ as benchmarks
+from benchmarks.rig import Contender
+
+def question(rig):
+    with rig.server(Contender.REDIS, "everysec") as server:
+        print("pid", server.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it goes on")
+
+benchmarks.QUESTIONS["disk"] = question
+benchmarks.main(["disk", "--quick", "--directory", sys.argv[1]])
+"""
+
+
+def test_benchmarks_that_are_terminated_leave_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _TERMINATED, str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert not list(tmp_path.iterdir())
+    pid = next(int(line.split()[1]) for line in ended.stdout.splitlines() if line.startswith("pid "))
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
