@@ -315,6 +315,14 @@ class Engine:
         return self.txn.changes - self._changes_at_checkpoint
 
     @property
+    def lacks_checkpoint(self) -> bool:
+        """Whether a checkpoint has failed, and so much was logged since the last one that it must not become more.
+
+        An undo and the next start execute all of that once more.
+        """
+        return not self.checkpoints.last_ok and self.space.is_overdue
+
+    @property
     def dirty_bytes(self) -> int:
         """The bytes logged or copied since the last checkpoint: about the size of LMDB's changes in memory."""
         return self.space.uncommitted_bytes + self.txn.copied_bytes

@@ -47,6 +47,8 @@ def exchange_tables(engine: Engine, made: Path, put_aside: Path) -> None:
         files.sync_directory(engine.directory)
         doubt = failure if kept is not None else None  # of the same tables as before: the disk may lack pages of them
         engine.state.take(may_commit=doubt is None)
+        if kept is None:
+            engine.space.uncommitted_bytes = 0  # what was executed beyond the new ones is little
         if doubt is not None:
             engine.tables.distrust(doubt)
     engine.settle_in()
@@ -78,6 +80,7 @@ def adopt(engine: Engine, source: Path) -> None:
             keep_access(source / name, directory / name)
         _move_in(directory, source, files)
         engine.state.take(find_log(directory, engine.options, files))
+        engine.space.uncommitted_bytes = 0  # but for a little that was executed beyond the tables
     engine.settle_in()
 
 

@@ -268,7 +268,7 @@ class Settings:
         Section.DATA,
         True,
         "Make damaged tables again of the log, or a damaged log again of the tables, when a command or a scrub meets"
-        " it.",
+        " it. On a replica, make tables again that could not be synced.",
     )
 
     # -- streams -------------------------------------------------------------------------------------------------------

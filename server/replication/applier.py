@@ -22,6 +22,7 @@ from riverbed.store.format.log_lines import FrameError
 
 if TYPE_CHECKING:
     from riverbed.server.replication.needs import Needs
+    from riverbed.store.engine import Engine
     from riverbed.store.log.streamed.stream import LogStream
 
 # At most so much is applied before it is the clients' turn, unless one batch is larger.  A small command takes 4 us or
@@ -35,6 +36,24 @@ DISK_AGAIN_S: Final = 0.005
 # Nothing is read from the primary while so much of what it sent is not applied yet.
 MAX_PENDING_BYTES: Final = 4 << 20
 LACKS_ROOM: Final = "the disk is nearly full here: nothing is taken from the primary until there is more room"
+LACKS_CHECKPOINT: Final = (
+    "the tables here could not take what the log has, see the server's log: nothing more is taken from the primary "
+    "until they do"
+)
+
+
+def why_nothing_is_taken(engine: Engine, *, takes_all: bool = False) -> str:
+    """The reason why no more of a primary's log is taken for now; empty if it is.
+
+    A full sync, which `takes_all`, brings other tables.
+    """
+    if engine.refusal in DISK_LACKS_ROOM:
+        return LACKS_ROOM
+    return LACKS_CHECKPOINT if engine.lacks_checkpoint and not takes_all else ""
+
+
+class NotNowError(Exception):
+    """Nothing is taken from the primary for now; the text says why."""
 
 
 class ApplierUser(Protocol):
@@ -109,6 +128,8 @@ class Applier:
             self._apply_slice()
         except FrameError as error:
             user.damaged(error)
+        except NotNowError as error:
+            user.refuse(str(error))
         except LacksRoomError:
             user.refuse(LACKS_ROOM)
         except TABLE_DAMAGE as error:
@@ -132,8 +153,8 @@ class Applier:
             batches = self.stream.next_slice(SLICE_BYTES, SLICE_COMMANDS)
             if batches:
                 try:
-                    if self._engine.refusal in DISK_LACKS_ROOM:
-                        raise LacksRoomError
+                    if reason := why_nothing_is_taken(self._engine):
+                        raise NotNowError(reason)
                     self._engine.apply(batches)
                     self._user.applied()
                 finally:

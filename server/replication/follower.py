@@ -18,12 +18,18 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from riverbed.server.replication.applier import LACKS_ROOM, MAX_PENDING_BYTES, SLICE_BYTES, SLICE_COMMANDS, Applier
+from riverbed.server.replication.applier import (
+    MAX_PENDING_BYTES,
+    SLICE_BYTES,
+    SLICE_COMMANDS,
+    Applier,
+    why_nothing_is_taken,
+)
 from riverbed.server.replication.attempts import Attempts
 from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER
 from riverbed.server.replication.fullsync import FullSync, SyncError
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
-from riverbed.store.errors import DISK_LACKS_ROOM, LogWriteError, ReplayError, StateLostError
+from riverbed.store.errors import LogWriteError, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
 from riverbed.store.log.streamed.stream import LogStream
 
@@ -104,9 +110,10 @@ class Follower:
         if link is None:
             is_mending = self._met_damage and self._needs.core.repair.in_progress
             if self._connecting is None and self._attempts.is_due and not is_mending:
-                # handing over needs none: it may be the cure
-                if self._engine.refusal in DISK_LACKS_ROOM and self._failover is None:
-                    self._lost(LinkError(LACKS_ROOM, is_lasting=True))
+                reason = why_nothing_is_taken(self._engine, takes_all=self._wants_all)
+                # handing over takes nothing: it may be the cure
+                if reason and self._failover is None:
+                    self._lost(LinkError(reason, is_lasting=True))
                 else:
                     self._connect()
             return

@@ -23,6 +23,7 @@ from riverbed.store.log.home import TEMPORARY_PREFIX
 from riverbed.store.log.manifest import FileType, LogFile
 from riverbed.store.replication_id import ReplicationIds
 from riverbed.store.rewrite.state import pieces
+from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
 from tests.support.store.logs import adopt_base
 from tests.support.store.stores import Store, begin_file
 
@@ -179,8 +180,11 @@ def test_writes_are_taken_again_when_the_log_and_the_tables_that_failed_are_repl
     engine.tables.distrust("the disk failed")
     engine.refusals.log_failed(engine.log.condition.break_log("the disk failed"), is_broken=True)
     assert engine.refusal is Refusal.LOG_FAILED
+    engine.checkpoints.last_ok = False
+    engine.space.take(MAX_UNCOMMITTED_BYTES)
     adopt(engine, store.directory / SOURCE)
     assert engine.refusal is None
+    assert not engine.lacks_checkpoint
     store.fill(b"s", 3)
     store.restart()
     assert store.stream().length == 3

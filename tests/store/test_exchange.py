@@ -20,6 +20,7 @@ from riverbed.store.layout import REPAIR_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.options import Fsync
 from riverbed.store.position import LogPosition
 from riverbed.store.replication_id import ReplicationIds
+from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
 from riverbed.store.tables import environment
 from riverbed.store.tables.data_file import power_loss
 from tests.support.store.stores import Store, sid
@@ -283,6 +284,15 @@ def test_writes_are_taken_again_when_the_tables_that_could_not_be_synced_are_rep
     store.checkpoint()
     store.engine.close()
     assert not power_loss.is_marked(store.directory / STATE_DIRECTORY)
+
+
+def test_what_the_tables_lacked_before_is_not_counted_for_the_new_ones(tmp_path: Path) -> None:
+    store = failed_tables(tmp_path, Noting())
+    store.engine.space.take(MAX_UNCOMMITTED_BYTES)
+    assert store.engine.lacks_checkpoint
+    exchange(store, remade(store))
+    assert not store.engine.lacks_checkpoint
+    store.engine.close()
 
 
 def test_writes_stay_refused_where_such_tables_cannot_be_replaced(tmp_path: Path) -> None:

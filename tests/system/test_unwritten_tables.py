@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import StartRiverbed
 from tests.support.faults.processes import failing_calls
 from tests.support.faults.processes.failing_calls import FailingCalls
+from tests.support.replicas import fill, follow, info, until_level
 from tests.support.servers import RiverbedServer
 from tests.support.waiting import until
 
@@ -80,4 +82,28 @@ def test_a_server_whose_meta_page_the_disk_refuses_ends_with_the_reason_and_star
         server.start()
         with server.client() as again:
             assert again.ask("XLEN", "s") == b":1\r\n"
+        assert server.stop() == 0
+
+
+def test_a_replica_makes_tables_again_that_the_disk_did_not_sync(
+    server: RiverbedServer, calls: FailingCalls, start_riverbed: StartRiverbed
+) -> None:
+    """Its primary goes on, and so does its log, of which a checkpoint is wanted some time."""
+    primary = start_riverbed()
+    with server, server.client() as client, primary.client() as writer:
+        follow(server, primary.port)
+        fill(writer, "s", 1000)
+        until_level(primary, server)
+        calls.fail("fdatasync", errno.EIO, times=1)
+        assert client.ask("SAVE").startswith(b"-ERR the checkpoint failed: mdb_env_sync: Input")
+        fill(writer, "s", 1000)
+        until(lambda: info(server, "persistence")["riverbed_repairs"] == "1", f"a repair\n{server.log_tail()}")
+        until_level(primary, server)
+        assert client.ask("SAVE") == b"+OK\r\n"
+        assert client.ask("XLEN", "s") == b":2000\r\n"
+        assert info(primary, "stats")["sync_full"] == "1"
+        assert server.stop() == 0
+        server.start()
+        with server.client() as again:
+            assert again.ask("XLEN", "s") == b":2000\r\n"
         assert server.stop() == 0

@@ -400,7 +400,7 @@ class Checkpoints:
             self._ticks.give_up(error)
         except _FAILURES as error:
             self._tell(what, error)
-            if isinstance(error, TABLE_DAMAGE):
+            if isinstance(error, TABLE_DAMAGE) or self._wants_other_tables:
                 self._failures.damage_met()
             self._put_off()
         except Exception as error:
@@ -414,6 +414,11 @@ class Checkpoints:
         if failure != self._told or now_s >= self._told_s + TOLD_AGAIN_S:
             log.warning("%s failed, to be tried again: %s", what, error)
             self._told, self._told_s = failure, now_s
+
+    @property
+    def _wants_other_tables(self) -> bool:
+        """Whether the tables take nothing any more, and the log goes on: a primary does not wait for its replicas."""
+        return self._engine.tables.failure is not None and self._engine.txn.follows
 
     def _put_off(self) -> None:
         self._try_again()

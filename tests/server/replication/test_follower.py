@@ -13,10 +13,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import lmdb
 import pytest
 
 from riverbed.server.replication import applier, link
-from riverbed.server.replication.applier import SLICE_BYTES, SLICE_COMMANDS
+from riverbed.server.replication.applier import LACKS_CHECKPOINT, SLICE_BYTES, SLICE_COMMANDS
 from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER
 from riverbed.server.replication.follower import Follower, State
 from riverbed.server.replication.link import Introduction, LinkError
@@ -28,8 +29,10 @@ from riverbed.store.format.log_lines import FrameError, encode_annotation, encod
 from riverbed.store.log.streamed.batch import StreamedBatch
 from riverbed.store.log.streamed.stream import LogStream
 from riverbed.store.running.checkpoint import Durability
+from riverbed.store.running.space import MAX_UNCOMMITTED_BYTES
 from riverbed.store.tables.writing.transaction import PART
 from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import until_true
 
 
 class Link:
@@ -350,3 +353,56 @@ def refused(answer: str, password: str = "") -> LinkError:
     refusing.data_received(b"+PONG\r\n" + b"+OK\r\n" * (4 if password else 3) + b"-%b\r\n" % answer.encode())
     assert refusing._reason is not None
     return refusing._reason
+
+
+class Listening(Link):
+    """One that notes why it is given up."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.reasons: list[str] = []
+
+    def fail(self, error: Exception) -> None:
+        self.reasons.append(str(error))
+
+
+def test_a_replica_takes_no_more_of_the_log_than_its_tables_may_lack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try of a checkpoint that fails executes all of that again, and so does the next start."""
+
+    def refuse(engine: Engine, *, divides_log: bool = False) -> Durability:
+        raise engine.checkpoints.refused(lmdb.DiskError("refused"))
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=10)
+        engine = ticks.engine
+        engine.set_role(is_replica=True)
+        value = b"x" * (1 << 20)
+        data, _ = log_of([1] * (2 * MAX_UNCOMMITTED_BYTES // len(value)), value)
+        link = Listening()
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "begin_checkpoint", refuse)
+            following: Any = follow(ticks, ticks.server.replication.needs, data)
+            following._link = link
+            await until_true(lambda: bool(link.reasons))
+            assert link.reasons == [LACKS_CHECKPOINT]
+            assert MAX_UNCOMMITTED_BYTES <= engine.log.end.offset < MAX_UNCOMMITTED_BYTES + 2 * len(value)
+
+            attempts: list[None] = []
+            following._connect = lambda: attempts.append(None)
+            following.link_lost(LinkError(LACKS_CHECKPOINT, is_lasting=True))
+            for wants_all in (False, True):  # a full sync brings other tables
+                following._wants_all = wants_all
+                ticks.clock.now_ms += 10_000
+                following.cycle()
+                assert len(attempts) == wants_all
+        await until_true(lambda: engine.checkpoints.last_ok)
+        following._wants_all = False
+        ticks.clock.now_ms += 10_000
+        following.cycle()
+        assert len(attempts) == 2
+        following.stop()
+        ticks.close()
+
+    in_loop(body())

@@ -16,6 +16,7 @@ from riverbed.server.background.checkpoints.checkpoints import RETRY_S
 from riverbed.server.replication.follower import Follower
 from riverbed.server.replication.link import LinkError
 from riverbed.store.databases.transaction import MAX_CHANGED
+from riverbed.store.errors import Refusal
 from riverbed.store.groups.pending.young import MAX_PART
 from riverbed.store.layout import DATA_NAME, LOG_DIRECTORY, STATE_DIRECTORY
 from riverbed.store.offline.replaced import REPLACED_DIRECTORY
@@ -345,5 +346,24 @@ def test_a_demand_for_everything_outlives_a_link_that_is_being_opened(tmp_path: 
         assert following._wants_all
         await asyncio.sleep(0)
         ticks.close()
+
+    in_loop(body())
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_tables_that_could_not_be_synced_are_mended_where_the_log_goes_on(tmp_path: Path, follows: bool) -> None:
+    """A primary refuses writes instead, and waits for a person."""
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, auto_repair="no", checkpoint_interval_ms=10)  # else a process would be started
+        client, engine = ticks.connect(), ticks.engine
+        met: list[None] = []
+        ticks.executor.events.damaged.append(lambda: met.append(None))
+        engine.tables.distrust("the disk has failed")
+        await ticks.ask(client, "XADD s 1-1 f v")
+        engine.set_role(is_replica=follows)
+        await until_true(lambda: engine.refusal is Refusal.TABLES_FAILED)
+        assert bool(met) is follows
+        ticks.close(save=False)
 
     in_loop(body())
