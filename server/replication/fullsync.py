@@ -169,13 +169,12 @@ class FullSync:
 
     async def _run(self) -> None:
         await self._make_tables()
-        await self._tasks.in_thread("syncing what a full sync received", self._make_durable, expected=_EXPECTED)
         self._swap()
         self._is_complete = True
         self._on_done(self._stream)
 
     async def _make_tables(self) -> None:
-        """Have a process replay what comes, until little is left.  Raises WorkerError."""
+        """Have a process replay what comes, until little is left, and sync it.  Raises WorkerError, OSError."""
         options, txn = self._engine.options, self._engine.txn
         arguments = [self._directory, options.map_bytes, options.quota_bytes]
         arguments += [txn.node_max_entries, txn.node_max_bytes]
@@ -184,15 +183,22 @@ class FullSync:
         if not self._base_left:
             self._news.set()  # nothing comes from a primary whose log is empty
         async with worker:
-            while not self._is_near():
-                await self._news.wait()
-                self._news.clear()
-                worker.require_alive()
-                if not self._base_left:
-                    await self._replay(worker, self._log.end)
+            await self._come_near(worker)
+            # The disk may need long for all of it; the turn of the swap would execute what comes meanwhile.
+            await self._make_durable()
+            await self._come_near(worker)
             await self._replay(worker, self._log.end)
             worker.send(close=True)
             await worker.receive()
+        await self._make_durable()
+
+    async def _come_near(self, worker: Worker) -> None:
+        while not self._is_near():
+            await self._news.wait()
+            self._news.clear()
+            worker.require_alive()
+            if not self._base_left:
+                await self._replay(worker, self._log.end)
 
     def _is_near(self) -> bool:
         """Whether the tables hold all that the primary had when this began, and nearly all that has come since."""
@@ -212,8 +218,11 @@ class FullSync:
 
     # -- the swap ------------------------------------------------------------------------------------------------------
 
-    def _make_durable(self) -> None:
-        """Sync the received files, in a thread, as there may be gigabytes."""
+    async def _make_durable(self) -> None:
+        """Sync the received files, in a thread, as there may be gigabytes.  Raises OSError."""
+        await self._tasks.in_thread("syncing what a full sync received", self._sync_files, expected=_EXPECTED)
+
+    def _sync_files(self) -> None:
         files = self._engine.files
         base = self._log.home.manifest.base
         for name in [file.name for file in (base, *self._log.home.manifest.incrs) if file is not None]:

@@ -1,21 +1,27 @@
-"""A full sync that ends before it has begun, or cannot begin, leaves nothing behind."""
+"""A full sync that ends before it has begun, or cannot begin, leaves nothing behind, and its swap takes little time."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from riverbed.server.replication import fullsync
-from riverbed.server.replication.fullsync import FullSync, remove_leftovers
+from riverbed.server.replication.fullsync import NEAR_BYTES, FullSync, remove_leftovers
 from riverbed.server.replication.link import FullSyncHead
 from riverbed.store.disk.removal import Wait, remove_tree
 from riverbed.store.layout import SYNC_PREFIX
+from riverbed.store.log.streamed.stream import LogStream
+from tests.server.replication.test_follower import log_of
 from tests.support.ticks import Ticks, in_loop
+from tests.support.waiting import until_true
 
 HEAD = FullSyncHead("a" * 40, 0, 100, 1000, 500)
 
@@ -117,3 +123,68 @@ def test_leftovers_take_one_thread_however_many_they_are(tmp_path: Path, monkeyp
 
     in_loop(body())
     assert len(threads) == 1
+
+
+class Process:
+    """In the place of the one that makes the tables, and as fast as can be."""
+
+    def __init__(self, *arguments: object, **settings: object) -> None: ...
+
+    async def __aenter__(self) -> Process:
+        return self
+
+    async def __aexit__(self, *error: object) -> None: ...
+
+    def require_alive(self) -> None: ...
+
+    def send(self, **order: object) -> None: ...
+
+    async def receive(self) -> dict[str, object]:
+        await asyncio.sleep(0)
+        return {}
+
+
+def test_the_swap_executes_little_although_the_disk_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all clients wait in its turn for what has come while gigabytes were synced."""
+    monkeypatch.setattr(fullsync, "Worker", Process)
+    data, _ = log_of([1] * 4, b"x" * NEAR_BYTES)
+    first, _ = log_of([1], b"x" * NEAR_BYTES)
+    left: list[int] = []
+    failures: list[Exception] = []
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        open_files, loop = ticks.files.open_count, asyncio.get_running_loop()
+        core, tasks = ticks.executor.context, ticks.server.tasks
+        rest = [data[len(first) :]]
+        replacement: Any = SimpleNamespace(
+            adopt=lambda directory: left.append(sync._behind_bytes), clear_up=lambda: None
+        )
+        head = FullSyncHead("a" * 40, 0, first.rindex(b"#CK"), 0, 0)
+        done: list[LogStream] = []
+        sync: Any = FullSync(core, tasks, replacement, head, done.append, failures.append, lambda: None)
+
+        def receive(piece: bytes) -> None:
+            sync.received(piece)
+            while sync.take_slice(1 << 20, 1000):
+                pass
+
+        sync_files = sync._sync_files
+
+        def sync_slowly() -> None:
+            if rest:
+                has_come = threading.Event()
+                piece = rest.pop()
+                loop.call_soon_threadsafe(lambda: (receive(piece), has_come.set()))
+                assert has_come.wait(60)
+            sync_files()
+
+        sync._sync_files = sync_slowly
+        receive(first)
+        await until_true(lambda: bool(done or failures))
+        await assert_nothing_is_left(ticks, open_files)
+
+    in_loop(body())
+    assert failures == []
+    assert len(left) == 1
+    assert left[0] <= NEAR_BYTES
