@@ -31,7 +31,7 @@ class Attempts:
         self.reason = "not connected yet"
         self._clock = clock
         self._damages = 0  # in a row
-        self._failed_syncs = 0  # in a row
+        self.failed_syncs = 0  # in a row, of those that this machine could not finish
         self._sync_failure = ""
         self._down_since_s = clock.monotonic()
         self._connected_s = 0.0
@@ -44,7 +44,7 @@ class Attempts:
     def connected(self) -> None:
         self.reason = ""
         self._connected_s = self._clock.monotonic()
-        self._failed_syncs = 0
+        self.failed_syncs = 0
         self._sync_failure = ""
 
     def went_down(self) -> None:
@@ -56,14 +56,14 @@ class Attempts:
         self.reason = str(error)
         has_lasted = was_connected and self._clock.monotonic() - self._connected_s >= RETRY_S
         delay_s = LASTING_RETRY_S if error.is_lasting else 0.0 if has_lasted else RETRY_S / 2
-        if self._failed_syncs:
-            doublings = min(self._failed_syncs - 1, _MAX_DOUBLINGS)
+        if self.failed_syncs:
+            doublings = min(self.failed_syncs - 1, _MAX_DOUBLINGS)
             delay_s = max(delay_s, min(SYNC_RETRY_S * 2**doublings, LASTING_RETRY_S))
         self._next_s = self._clock.monotonic() + delay_s
         return is_news
 
     def sync_failed(self, error: Exception) -> None:
-        self._failed_syncs += 1
+        self.failed_syncs += 1
         self._sync_failure = " ".join(str(error).split())
 
     def was_sound(self) -> None:
@@ -82,5 +82,5 @@ class Attempts:
         """What INFO reports while there is no link, or no more than a full sync on it."""
         yield "master_link_down_since_seconds", int(self._clock.monotonic() - self._down_since_s)
         yield "riverbed_master_link_reason", "a full sync is under way" if is_syncing else self.reason
-        yield "riverbed_full_sync_failures", self._failed_syncs
+        yield "riverbed_full_sync_failures", self.failed_syncs
         yield "riverbed_full_sync_last_failure", self._sync_failure

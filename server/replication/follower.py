@@ -27,7 +27,7 @@ from riverbed.server.replication.applier import (
 )
 from riverbed.server.replication.attempts import Attempts
 from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER
-from riverbed.server.replication.fullsync import FullSync, SyncError
+from riverbed.server.replication.fullsync import FullSync, SyncError, require_room
 from riverbed.server.replication.link import FullSyncHead, Introduction, Link, LinkError, RefusedError
 from riverbed.store.errors import LogWriteError, ReplayError, StateLostError
 from riverbed.store.format.log_lines import FrameError, encode_command
@@ -223,6 +223,7 @@ class Follower:
         log.info("full sync: a base of %d bytes, and the log from offset %d on", head.base_bytes, head.start)
         self.state = State.SYNC
         self._drop_full_sync()
+        self._require_room(head)
         try:
             self._full_sync = FullSync(
                 self._needs.core,
@@ -235,6 +236,19 @@ class Follower:
             )
         except (OSError, LogWriteError) as error:
             raise LinkError(f"the full sync cannot be received: {error}", is_lasting=True) from error
+
+    def _require_room(self, head: FullSyncHead) -> None:
+        """Raise LinkError for a full sync without room, once one has failed: each would take what room there is.
+
+        The first one is tried, as a file system may make files smaller.
+        """
+        if not self._attempts.failed_syncs:
+            return
+        try:
+            require_room(self._engine, head)
+        except (SyncError, OSError) as error:
+            self._attempts.sync_failed(error)
+            raise LinkError(f"the full sync failed: {error}", is_lasting=True) from error
 
     def _is_late_one(self, head: FullSyncHead) -> bool:
         """Whether it is the replica that was forced, with an earlier state of this store."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from riverbed.server.commands.core import Core
     from riverbed.server.replication.link import FullSyncHead
     from riverbed.server.replication.replacement import Replacement
+    from riverbed.store.engine import Engine
 
 log = logging.getLogger("riverbed")
 
@@ -79,7 +80,7 @@ class FullSync:
     ) -> None:
         """Raises OSError, LogWriteError when nothing can be written."""
         self.read_bytes = 0
-        self.total_bytes = head.base_bytes + head.end - head.start
+        self.total_bytes = head.total_bytes
         self._engine = core.engine
         self._tasks = tasks
         self._replacement = replacement
@@ -263,6 +264,13 @@ class FullSync:
             self._stream.close()
         _remove(self._tasks, self._directory)
         self._replacement.clear_up()
+
+
+def require_room(engine: Engine, head: FullSyncHead) -> None:
+    """Raise SyncError when the disk has no room for what is to come; OSError."""
+    free = engine.files.free_bytes(engine.directory) - engine.space.reserve_bytes
+    if free < head.total_bytes:
+        raise SyncError(f"the disk is nearly full: {head.total_bytes:,} bytes come, and {max(free, 0):,} have room")
 
 
 def remove_leftovers(directory: Path, tasks: Tasks) -> None:

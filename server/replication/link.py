@@ -78,6 +78,11 @@ class FullSyncHead:
     command_bytes: int
     store_id: str = ""
 
+    @property
+    def total_bytes(self) -> int:
+        """The bytes that come at least, up to where the log ended: lines between the commands come as well."""
+        return self.base_bytes + self.end - self.start
+
 
 class LinkUser(Protocol):
     """The owner of a link, called when something happens on it.  `link_lost` is the last call."""

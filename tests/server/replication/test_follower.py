@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import lmdb
 import pytest
@@ -20,7 +21,8 @@ from riverbed.server.replication import applier, link
 from riverbed.server.replication.applier import LACKS_CHECKPOINT, SLICE_BYTES, SLICE_COMMANDS
 from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER
 from riverbed.server.replication.follower import Follower, State
-from riverbed.server.replication.link import Introduction, LinkError
+from riverbed.server.replication.fullsync import SyncError
+from riverbed.server.replication.link import FullSyncHead, Introduction, LinkError
 from riverbed.server.replication.needs import Needs
 from riverbed.store.databases.lent import BATCH
 from riverbed.store.engine import Engine
@@ -297,6 +299,30 @@ def test_a_full_sync_whose_log_cannot_be_taken_waits_longer_each_time(tmp_path: 
         found = dict(following.fields())
         assert found["riverbed_full_sync_failures"] == 6
         assert found["riverbed_full_sync_last_failure"] == "a batch of 536870913 bytes"
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_full_sync_without_room_is_not_received_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would take the link, and what room there is."""
+    begin = MagicMock()
+    monkeypatch.setattr("riverbed.server.replication.follower.FullSync", begin)
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        ticks.files.free = 8 << 20
+        following: Any = Follower(ticks.server.replication.needs, ticks.server.replication.primary, "127.0.0.1", 1)
+        large, small = (FullSyncHead("a" * 40, 0, 100, size << 20, 500) for size in (16, 1))
+        following.link_begins_anew(large)  # a file system may make files smaller
+        following._attempts.sync_failed(SyncError("the disk is nearly full"))
+        with pytest.raises(LinkError, match="the disk is nearly full: 16,777,316 bytes come") as refused:
+            following.link_begins_anew(large)
+        assert refused.value.is_lasting
+        assert dict(following.fields())["riverbed_full_sync_failures"] == 2
+        assert begin.call_count == 1
+        following.link_begins_anew(small)
+        assert begin.call_count == 2
         ticks.close()
 
     in_loop(body())
