@@ -194,7 +194,7 @@ class Engine:
 
         Raises ReplayError when one does not fit the state, LogWriteError when they cannot be written; all of them are
         undone then, but those that memory is too short to sync.  Raises TABLE_DAMAGE when the tables are damaged,
-        StateLostError.
+        MemoryError when it is too short to execute them, StateLostError.
         """
         self.state.require()
         txn = self.txn
@@ -227,7 +227,7 @@ class Engine:
                 if self.batches.on_written is not None:
                     self.batches.on_written(batches)
                 raise LogWriteError(f"batches that are in the log cannot be synced: {text_of(error)}") from error
-            if isinstance(error, (ReplayError, lmdb.Error, *TABLE_DAMAGE)):
+            if isinstance(error, (ReplayError, lmdb.Error, MemoryError, *TABLE_DAMAGE)):
                 raise
             if isinstance(error, OSError):
                 raise LogWriteError(f"a long batch cannot be read again: {error}") from error

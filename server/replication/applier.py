@@ -40,6 +40,7 @@ LACKS_CHECKPOINT: Final = (
     "the tables here could not take what the log has, see the server's log: nothing more is taken from the primary "
     "until they do"
 )
+LACKS_MEMORY: Final = "there is too little memory here for what the primary sends"
 
 
 def why_nothing_is_taken(engine: Engine, *, takes_all: bool = False) -> str:
@@ -132,6 +133,8 @@ class Applier:
             user.refuse(str(error))
         except LacksRoomError:
             user.refuse(LACKS_ROOM)
+        except MemoryError:
+            user.refuse(LACKS_MEMORY)
         except TABLE_DAMAGE as error:
             user.met_damage(error)
         except ReplayError as error:

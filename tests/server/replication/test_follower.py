@@ -18,7 +18,7 @@ import lmdb
 import pytest
 
 from riverbed.server.replication import applier, link
-from riverbed.server.replication.applier import LACKS_CHECKPOINT, SLICE_BYTES, SLICE_COMMANDS
+from riverbed.server.replication.applier import LACKS_CHECKPOINT, LACKS_MEMORY, SLICE_BYTES, SLICE_COMMANDS
 from riverbed.server.replication.failover import LACKS_LOG, NO_REPLICA_TO_TAKE_OVER
 from riverbed.server.replication.follower import Follower, State
 from riverbed.server.replication.fullsync import SyncError
@@ -429,6 +429,30 @@ def test_a_replica_takes_no_more_of_the_log_than_its_tables_may_lack(
         following.cycle()
         assert len(attempts) == 2
         following.stop()
+        ticks.close()
+
+    in_loop(body())
+
+
+def test_a_replica_whose_memory_is_short_does_not_ask_for_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body() -> None:
+        ticks = Ticks(tmp_path)
+        link = Listening()
+        following: Any = follow(ticks, ticks.server.replication.needs, log_of([1])[0])
+        following._link = link
+        with monkeypatch.context() as patch:
+            patch.setattr("riverbed.store.engine.replay.execute_requests", MagicMock(side_effect=MemoryError))
+            await ticks.settle()
+        assert link.reasons == [LACKS_MEMORY]
+        assert not following._wants_all
+        assert ticks.executor.stats.background.failures == 0
+        assert await ticks.ask(ticks.connect(), "XLEN s") == [b":0\r\n"]
+        following._apply(LogStream(0, 1 << 30))
+        following.link_received(log_of([1])[0])
+        await ticks.settle()
+        assert await ticks.ask(ticks.connect(), "XLEN s") == [b":1\r\n"]
         ticks.close()
 
     in_loop(body())
