@@ -29,7 +29,7 @@ from riverbed.server.stopping import Stopping
 from riverbed.server.tls.tls import Tls
 from riverbed.store.disk import removal
 from riverbed.store.engine import Engine
-from riverbed.store.errors import DamagedRowError, LogWriteError, StateLostError
+from riverbed.store.errors import DISK_HAS_FAILED, DamagedRowError, LogWriteError, StateLostError
 from riverbed.store.layout import DATA_NAME, STATE_DIRECTORY
 from riverbed.store.options import Fsync, Options, SystemClock, map_for
 
@@ -237,6 +237,7 @@ class Server:
         saves = self.stopping.saves and not gave_up
         log.info("stopping%s", "" if saves else " without a checkpoint")
         await self.end_work()
+        refusal = self.engine.refusal
         if gave_up:
             self.engine.abandon()
             return 1
@@ -245,6 +246,8 @@ class Server:
         except (DamagedRowError, LogWriteError, StateLostError, lmdb.Error) as error:
             log.warning("the last checkpoint failed; the next start replays the log: %s", error)
             return 1
+        if refusal is not None and refusal in DISK_HAS_FAILED:
+            log.warning("%s: the next start executes the log behind the last checkpoint that is durable", refusal.value)
         log.info("stopped")
         return self.stopping.status
 

@@ -16,7 +16,7 @@ import lmdb
 
 from riverbed.server.background.readers import Readers
 from riverbed.store.disk.locks.held_directory import LOG_MOVED, MOVED
-from riverbed.store.errors import LACKS_ROOM, DamagedRowError, LogWriteError, StateLostError
+from riverbed.store.errors import LACKS_ROOM, DamagedRowError, LogWriteError, Refusal, StateLostError
 
 if TYPE_CHECKING:
     from riverbed.server.background.checkpoints.checkpoints import Checkpoints
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from riverbed.server.execution.sliced_commands import SlicedCommands
     from riverbed.server.execution.ticks import Ticks
     from riverbed.server.limits.eviction import Evictor
-    from riverbed.store.errors import Refusal
     from riverbed.store.tables.writing.commands import Mark
 
 log = logging.getLogger("riverbed")
@@ -147,9 +146,12 @@ class Maintenance:
         self._stats.sample(self._clock.monotonic())
 
     def _report_refusal(self) -> None:
-        """Log why writes are refused, or that they are taken again, whatever has noticed it."""
+        """Log why writes are refused, or that they are taken again, whatever has noticed it.
+
+        That they are only tried again is not logged: where the disk goes on failing, each try fails, every second.
+        """
         refusal = self._engine.refusal
-        if self._reported_refusal is refusal:
+        if self._reported_refusal is refusal or (refusal is None and self._is_only_tried):
             return
         if refusal is None:
             is_about_space = self._reported_refusal in LACKS_ROOM
@@ -157,6 +159,13 @@ class Maintenance:
         else:
             log.warning("%s: writes are refused", refusal.value)
         self._reported_refusal = refusal
+
+    @property
+    def _is_only_tried(self) -> bool:
+        """Whether nothing was written yet since writing has failed."""
+        if self._reported_refusal is Refusal.TABLES_UNWRITTEN:
+            return not self._engine.checkpoints.last_ok
+        return self._reported_refusal is Refusal.LOG_UNWRITTEN and not self._engine.refusals.is_log_written
 
     def _check_directory(self) -> bool:
         """Stop the server when its directory, or that of its log, is at its path no more; -> whether it goes on.

@@ -90,6 +90,7 @@ class Batches:
         stops the next batch.
         """
         self._state.changes_at_commit = self._txn.changes
+        self._refusals.is_log_written = True
         if self.on_written is not None:
             self.on_written(batches)
         self._space.take(size)

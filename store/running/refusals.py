@@ -29,6 +29,7 @@ class Refusals:
 
     def __init__(self, space: Space, txn: WriteTxn) -> None:
         self.reason: Refusal | None = None
+        self.is_log_written = True  # the last batch is in the log; else the next one may meet the same error
         self._space = space
         self._txn = txn
 
@@ -41,6 +42,7 @@ class Refusals:
 
         That one ends no refusal of files that have failed before.
         """
+        self.is_log_written = False
         cause = error.__cause__
         if is_broken:
             self.reason = Refusal.LOG_FAILED
@@ -60,6 +62,7 @@ class Refusals:
 
     def files_replaced(self, *, is_log_broken: bool) -> None:
         """End a refusal for files that are no longer in use, unless the log that is in use has failed."""
+        self.is_log_written = not is_log_broken
         if self.reason in DISK_HAS_FAILED and not is_log_broken and self._txn.tables.failure is None:
             self.reason = None
 

@@ -107,3 +107,17 @@ def test_a_replica_makes_tables_again_that_the_disk_did_not_sync(
         with server.client() as again:
             assert again.ask("XLEN", "s") == b":2000\r\n"
         assert server.stop() == 0
+
+
+def test_a_stop_says_that_the_tables_could_not_be_synced(server: RiverbedServer, calls: FailingCalls) -> None:
+    """There is no checkpoint then, as no other commit may follow."""
+    with server, server.client() as client:
+        client.ask("XADD", "s", "1-1", "f", "v")
+        calls.fail("fdatasync", errno.EIO, times=1)
+        assert client.ask("SAVE").startswith(b"-")
+        assert server.stop() == 0
+        told = "the tables could not be synced: the next start executes the log behind the last checkpoint that is durable"
+        assert told in server.log_text()
+        server.start()
+        with server.client() as again:
+            assert again.ask("XLEN", "s") == b":1\r\n"

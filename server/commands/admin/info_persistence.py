@@ -34,7 +34,8 @@ def persistence_fields(request: Request) -> Fields:
     yield "rdb_saves", engine.checkpoints.count
     yield "aof_enabled", 1
     yield from _rewrites(context)
-    yield "aof_last_write_status", "ok" if engine.refusal is None else "err"
+    is_written = engine.refusal is None and engine.refusals.is_log_written
+    yield "aof_last_write_status", "ok" if is_written else "err"
     yield "aof_current_size", log.size_bytes
     yield "aof_base_size", log.base_bytes
     yield "aof_pending_rewrite", int(context.rewrite.scheduled)

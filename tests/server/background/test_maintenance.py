@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 import struct
 import subprocess
 import sys
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from riverbed.server.background import maintenance
 from riverbed.server.execution.control import departures
+from riverbed.store.engine import Engine
 from riverbed.store.errors import Refusal
+from riverbed.store.running.checkpoint import Durability
 from tests.conftest import StartRiverbed
 from tests.support.raw import encode
 from tests.support.read_log import LogTail
@@ -159,6 +164,50 @@ def test_the_log_speaks_of_space_only_where_it_was_short(
     with caplog.at_level("INFO", "riverbed"):
         in_loop(body())
     assert caplog.messages[-2:] == [f"{refusal.value}: writes are refused", line]
+
+
+@pytest.mark.parametrize("refusal", [Refusal.LOG_UNWRITTEN, Refusal.TABLES_UNWRITTEN])
+def test_neither_the_log_nor_info_says_that_writes_are_taken_before_one_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: Refusal
+) -> None:
+    """They are only tried again, every second for as long as the disk fails."""
+
+    def refuse(engine: Engine, *, divides_log: bool = False) -> Durability:
+        raise engine.checkpoints.refused(lmdb.DiskError(os.strerror(errno.EIO)))
+
+    async def body() -> None:
+        ticks = Ticks(tmp_path, checkpoint_interval_ms=3_600_000)
+        client = ticks.connect()
+
+        async def status() -> bytes:
+            ticks.engine.check_space()
+            assert ticks.engine.refusal is None
+            ticks.executor.gate.refresh()
+            ticks.server.maintenance._report_refusal()
+            (text,) = await ticks.ask(client, "INFO persistence")
+            name = b"aof_last_write_status:" if refusal is Refusal.LOG_UNWRITTEN else b"rdb_last_bgsave_status:"
+            return text.partition(name)[2].partition(b"\r\n")[0]
+
+        with monkeypatch.context() as patch:
+            for _ in range(2):
+                if refusal is Refusal.LOG_UNWRITTEN:
+                    ticks.files.fail("write", errno.EIO)
+                    await ticks.ask(client, "XADD s * f v")
+                else:
+                    patch.setattr(Engine, "begin_checkpoint", refuse)
+                    await ticks.ask(client, "XADD s * f v", "SAVE")
+                assert ticks.engine.refusal is refusal
+                ticks.server.maintenance._report_refusal()
+                assert await status() == b"err"
+        assert caplog.messages.count(f"{refusal.value}: writes are refused") == 1
+        assert "writes are taken again" not in caplog.messages
+        await ticks.ask(client, "XADD s * f v", "SAVE")
+        assert await status() == b"ok"
+        assert caplog.messages.count("writes are taken again") == 1
+        ticks.close()
+
+    with caplog.at_level("INFO", "riverbed"):
+        in_loop(body())
 
 
 def test_a_log_that_cannot_begin_its_next_file_says_so_once(

@@ -380,8 +380,9 @@ def test_a_read_that_memory_is_too_short_for_loses_neither_deliveries_nor_acknow
 
 
 @pytest.mark.once  # it is not seen which function the compiled form calls
+@pytest.mark.parametrize("function", ["replace_runs"])
 def test_a_long_command_that_a_stop_ends_finds_what_memory_has_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     """Rows that were to be put into the tables between two of its slices."""
 
@@ -397,7 +398,7 @@ def test_a_long_command_that_a_stop_ends_finds_what_memory_has_lost(
         await asyncio.sleep(0)
         assert ticks.executor.sliced_commands.is_writing()
         with monkeypatch.context() as patch:
-            patch.setattr(pel, "replace_runs", once(pel.replace_runs))
+            patch.setattr(pel, function, once(getattr(pel, function)))
             with pytest.raises(MemoryError):
                 ticks.engine.checkpoint()
         ticks.executor.let_go()
