@@ -116,8 +116,8 @@ def test_a_stop_says_that_the_tables_could_not_be_synced(server: RiverbedServer,
         calls.fail("fdatasync", errno.EIO, times=1)
         assert client.ask("SAVE").startswith(b"-")
         assert server.stop() == 0
-        told = "the tables could not be synced: the next start executes the log behind the last checkpoint that is durable"
-        assert told in server.log_text()
+        rest = "the next start executes the log behind the last checkpoint that is durable"
+        assert f"the tables could not be synced: {rest}" in server.log_text()
         server.start()
         with server.client() as again:
             assert again.ask("XLEN", "s") == b":1\r\n"
