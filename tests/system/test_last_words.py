@@ -28,10 +28,12 @@ def fill(server: RiverbedServer) -> bytes:
 
 
 def zero_a_page(data: Path) -> None:
-    """One in which entries of the middle are, as a disk may that has lost it."""
+    """One in which entries of the middle are, as a disk may that has lost it, and what earlier commits left of it."""
     content = bytearray(data.read_bytes())
-    at = content.index(b"%200d" % (ENTRIES // 2)) // PAGE * PAGE
-    content[at : at + PAGE] = bytes(PAGE)
+    at = 0
+    while (at := content.find(b"%200d" % (ENTRIES // 2), at)) >= 0:
+        at = at // PAGE * PAGE
+        content[at : at + PAGE] = bytes(PAGE)
     data.write_bytes(content)
 
 
