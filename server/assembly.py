@@ -237,7 +237,6 @@ class Server:
         saves = self.stopping.saves and not gave_up
         log.info("stopping%s", "" if saves else " without a checkpoint")
         await self.end_work()
-        refusal = self.engine.refusal
         if gave_up:
             self.engine.abandon()
             return 1
@@ -246,6 +245,7 @@ class Server:
         except (DamagedRowError, LogWriteError, StateLostError, lmdb.Error) as error:
             log.warning("the last checkpoint failed; the next start replays the log: %s", error)
             return 1
+        refusal = self.engine.refusal
         if refusal is not None and refusal in DISK_HAS_FAILED:
             log.warning("%s: the next start executes the log behind the last checkpoint that is durable", refusal.value)
         log.info("stopped")

@@ -251,8 +251,8 @@ def test_a_server_that_does_not_come_up_is_ended(rig: Rig, monkeypatch: pytest.M
     servers: list[Server] = []
     make = rig.server
 
-    def server(*arguments: object) -> Server:
-        servers.append(make(*arguments))  # type: ignore[arg-type]
+    def server(contender: Contender, fsync: str, directory: Path | None = None) -> Server:
+        servers.append(make(contender, fsync, directory))
         return servers[-1]
 
     monkeypatch.setattr(rig, "server", server)

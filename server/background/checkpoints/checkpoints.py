@@ -19,6 +19,7 @@ from riverbed.server.background.checkpoints.disk_hold import DiskHold
 from riverbed.server.background.checkpoints.rows_ahead import RowsAhead
 from riverbed.server.background.tasks import start_all
 from riverbed.server.errors import CommandError, require_sound_disk
+from riverbed.server.limits.rare_lines import RareLine
 from riverbed.store.errors import TABLE_DAMAGE, DamagedRowError, LogWriteError, StateLostError, StoreError
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ log = logging.getLogger("riverbed")
 
 RETRY_S: Final = 1.0
 EVERYSEC_S: Final = 1.0
-# What goes on failing in the same way is logged once in so many seconds: a disk may be full for hours.
-TOLD_AGAIN_S: Final = 30.0
 # A checkpoint is due when this much was logged since the last, whatever the interval.  It writes the row of each stream
 # that has changed; if these are many it waits for a few times as much, or the rows would cost more than the entries.
 CHECKPOINT_BYTES: Final = 1 << 20
@@ -82,8 +81,7 @@ class Checkpoints:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._again_s = 0.0  # when the one that has failed is tried again, in the loop's time
-        self._told: tuple[str, type[Exception]] | None = None  # the failure that was logged last
-        self._told_s = 0.0  # when, in the loop's time
+        self._failed: dict[tuple[str, type[Exception]], RareLine] = {}  # a disk may be full for hours
         self._is_due = False  # the next one, as soon as it may begin
         self._beginning = asyncio.Lock()  # held by the task that is about to begin the next one
         self._are_kept_off = False  # none begins because of what is logged, or of a timer
@@ -365,7 +363,6 @@ class Checkpoints:
     def _caught_up(self) -> None:
         """A checkpoint of all that is logged has begun: no other is due, and writes wait no longer."""
         self._is_due = False
-        self._told = None
         self._hold.end()
 
     def _synced(self, task: asyncio.Task[None], durability: Durability) -> None:
@@ -408,12 +405,8 @@ class Checkpoints:
             self._put_off()
 
     def _tell(self, what: str, error: Exception) -> None:
-        """Log that `what` has failed, unless that was logged a moment ago."""
-        now_s = self._loop.time()
-        failure = (what, type(error))
-        if failure != self._told or now_s >= self._told_s + TOLD_AGAIN_S:
-            log.warning("%s failed, to be tried again: %s", what, error)
-            self._told, self._told_s = failure, now_s
+        text = f"{what} failed, to be tried again (%d since the last such line): %s"
+        self._failed.setdefault((what, type(error)), RareLine(text)).note(str(error), self._loop.time())
 
     @property
     def _wants_other_tables(self) -> bool:

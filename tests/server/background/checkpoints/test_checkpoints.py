@@ -11,6 +11,7 @@ import pytest
 
 from riverbed.server.background import log_rewrite
 from riverbed.server.background.checkpoints import checkpoints
+from riverbed.server.limits import rare_lines
 from riverbed.store.engine import Engine
 from riverbed.store.errors import DamagedRowError, Refusal
 from riverbed.store.running.checkpoint import Durability
@@ -254,14 +255,15 @@ def test_a_checkpoint_that_goes_on_failing_is_logged_now_and_then(
             patch.setattr(Engine, "begin_checkpoint", refuse)
             await ticks.ask(ticks.connect(), "XADD s 1-1 f v")
             await until_true(lambda: len(errors) == 8)
-            full = "checkpoint failed, to be tried again: no space"
+            told = "checkpoint failed, to be tried again (1 since the last such line): "
+            full = f"{told}no space"
             assert logged() == [full]
             await until_true(lambda: len(errors) == 12)
-            damaged = f"checkpoint failed, to be tried again: {errors[-1]}"
+            damaged = f"{told}{errors[-1]}"
             assert logged() == [full, damaged]
-            patch.setattr(checkpoints, "TOLD_AGAIN_S", 0.0)
+            patch.setattr(rare_lines, "_REPORT_SECONDS", 0)
             await until_true(lambda: len(errors) == 14)
-            assert logged()[2:4] == [damaged, damaged]
+            assert logged()[2:4] == [damaged.replace("(1 ", "(4 "), damaged]
         ticks.close()
 
     in_loop(body())
@@ -346,7 +348,7 @@ def test_rows_that_cannot_be_written_behind_replies_are_not_tried_with_each_tick
                 ticks.executor.gate.refresh()
         assert len(tries) == 1
         assert [record.message.partition(":")[0] for record in caplog.records if record.levelno >= 30] == [
-            "writing rows failed, to be tried again"
+            "writing rows failed, to be tried again (1 since the last such line)"
         ]
         ticks.server.checkpoints.checkpoint_now()
         with monkeypatch.context() as patch:
