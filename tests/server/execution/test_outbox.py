@@ -32,6 +32,17 @@ def late(ticks: Ticks, clients: list[Client]) -> int:
     return sum(ticks.executor.outbox.holds(client.session) for client in clients)
 
 
+async def waiting_crowd(tmp_path: Path, count: int) -> tuple[Ticks, list[Client]]:
+    """Clients that have asked for a PONG, of which two have it."""
+    ticks = hurried_ticks(tmp_path)
+    clients = crowd(ticks, count)
+    for client in clients:
+        client.send("PING")
+    await turn()
+    assert late(ticks, clients) == count - 2
+    return ticks, clients
+
+
 def test_replies_of_a_crowd_come_over_several_turns_and_in_order(tmp_path: Path) -> None:
     async def body() -> None:
         ticks = hurried_ticks(tmp_path)
@@ -149,12 +160,7 @@ def test_long_replies_have_turns_with_one_another(tmp_path: Path, monkeypatch: p
 
 def test_the_end_of_the_server_sends_what_is_late(tmp_path: Path) -> None:
     async def body() -> None:
-        ticks = hurried_ticks(tmp_path)
-        clients = crowd(ticks, 9)
-        for client in clients:
-            client.send("PING")
-        await turn()
-        assert late(ticks, clients) == 7
+        ticks, clients = await waiting_crowd(tmp_path, 9)
         ticks.executor.outbox.finish()
         assert all(client.replies() == [b"+PONG\r\n"] for client in clients)
         ticks.close()
@@ -213,12 +219,7 @@ def test_a_late_reply_that_cannot_be_sent_costs_its_client_alone(
         raise MemoryError
 
     async def body() -> None:
-        ticks = hurried_ticks(tmp_path)
-        clients = crowd(ticks, 8)
-        for client in clients:
-            client.send("PING")
-        await turn()
-        assert late(ticks, clients) == 6
+        ticks, clients = await waiting_crowd(tmp_path, 8)
         clients[4].session.send = fail
         await ticks.settle()
         assert [client.is_closed for client in clients] == [number == 4 for number in range(8)]
